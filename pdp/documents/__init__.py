@@ -1,9 +1,9 @@
-"""YAML and JSON files as plain JSON values that know where in the file each part stands.
+"""Read YAML and JSON files as plain JSON values, with the line and column of each value in the file.
 
-parse: `read_document`, the one way in for manifests, governance files, sessions, data files and scenarios; bounded
-arguments: what an application passes to a constructor, compared with its annotations; the end of what it opened
-document: a value with its places; faults that show their line
-validation: what rules and models find wrong in a file, as faults with places; what is left of a faulty record
+parse: `read_document`, which reads every manifest, governance file, session, data file and scenario within fixed limits
+arguments: `checked`, which compares the arguments of calls with their annotations, and the base class `Closable`
+document: a parsed file with the location of each value, and faults that show a line of the file
+validation: faults of pydantic models and findings of rules, with locations; and the valid part of a faulty record
 """
 
 from pdp.documents.document import Document, Part, shown_name, written_value

@@ -1,4 +1,4 @@
-"""The value of a file, and where in the file each part of it stands."""
+"""A parsed file: its value, with the line and column of each part."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from typing import Any, Final
 from pdp.errors import Fault, Place
 
 Path = tuple[str | int, ...]
-"""The way to a part of a document: keys of mappings and indices of lists, from the root."""
+"""A path to a part of a document: keys of mappings and indices of lists, from the root."""
 
 _CONFLICT: Final = re.compile("^(?:<{7}|>{7})(?: |$)", re.MULTILINE)
 _LINE_BREAKS: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
@@ -16,10 +16,9 @@ _NO_KEYS: Final[dict[str, tuple[int, int]]] = {}
 
 
 class Part:
-    """One value of a document with its place: `line` and `column` count from 1.
+    """A value in a parsed file, at `line` and `column` from 1. `size` counts the values in it, with aliases expanded.
 
-    `members` are the parts of a mapping (by key) or of a list (by position), else None; `keys` has the place of each
-    key of a mapping. `size` is the number of values in it, aliased ones included; `height` how deep they nest.
+    `members` is None for scalars. `keys` maps each key of a mapping to its line and column.
     """
 
     __slots__ = ("column", "height", "keys", "line", "members", "size", "value")
@@ -29,13 +28,13 @@ class Part:
         self.line = line
         self.column = column
         self.members: dict[str, Part] | list[Part] | None = None
-        self.keys = _NO_KEYS  # shared: most parts are scalars
+        self.keys = _NO_KEYS  # Most nodes are scalars without keys, so they share one empty default.
         self.size = 1
         self.height = 0
 
 
 class Document:
-    """A file that was read: its value as plain JSON (None, bool, int, float, str, list, dict), and places in it."""
+    """A parsed file: its value in plain JSON types (None, bool, int, float, str, list, dict), and all locations."""
 
     def __init__(self, file: str, text: str, root: Part) -> None:
         self.file = file
@@ -44,19 +43,16 @@ class Document:
 
     @cached_property
     def lines(self) -> list[str]:
-        """The lines of the text, as YAML ends them."""
+        """The lines of the text, split at the line breaks of YAML."""
         return _LINE_BREAKS.split(self._text)
 
     @property
     def value(self) -> Any:
-        """The value of the whole file. Aliases share what they name: do not change it in place."""
+        """The value of the whole file. Do not change it, because aliases in YAML share values."""
         return self._root.value
 
     def place(self, path: Path = (), *, key: bool = False) -> Place:
-        """Return where the part at `path` stands, or with `key` the key in front of it, if it is a mapping's member.
-
-        Of a path that does not exist, it is where its nearest outer part stands.
-        """
+        """Return where the innermost existing value on `path` is; with `key`, where the key at the end of `path` is."""
         part = self._root
         line, column = part.line, part.column
         for depth, step in enumerate(path):
@@ -76,7 +72,7 @@ class Document:
     def fault(
         self, path: Path, message: str, hint: str | None = None, *, key: bool = False, warning: bool = False
     ) -> Fault:
-        """Return a fault at the part at `path` (or at its key), with the line of the file to show."""
+        """Return a fault at the value at `path` (with `key`, at the value's key), with the line of the file to show."""
         place = self.place(path, key=key)
         return self.fault_at(place.line, place.column, message, hint, warning=warning)
 
@@ -89,16 +85,16 @@ class Document:
         return Fault(Place(self.file, line, column), _printable(message), shown_hint, warning=warning, source=source)
 
     def conflict(self) -> Fault | None:
-        """Return the fault of a merge conflict that is not resolved, if there is one: no format has its markers."""
+        """Return a fault at the first marker of an unresolved merge conflict, or None if the file has no marker."""
         marker = _CONFLICT.search(self._text)
         if marker is None:
             return None
         line = self._text.count("\n", 0, marker.start()) + 1
-        return self.fault_at(line, 1, "a merge conflict is not resolved", "keep one side, and remove the marker lines")
+        return self.fault_at(line, 1, "a merge conflict is not resolved", "keep one version, and remove the markers")
 
 
 def shown_name(name: object) -> str:
-    """Return a value of the user's as it is shown in a message: quoted, shortened, on one line."""
+    """Return a user's text or value for use in a message: in backquotes, on one line, at most 60 characters long."""
     text = name if isinstance(name, str) else repr(name)
     if len(text) > 60:  # noqa: PLR2004
         text = text[:57] + "..."
@@ -106,12 +102,12 @@ def shown_name(name: object) -> str:
 
 
 def written_value(value: Any, indent: int | None = None) -> str:
-    r"""Return JSON that is YAML as well; its `\ud83d\ude00` is none there. What does not show is an escape."""
+    r"""Return JSON text that is also valid YAML. Characters that do not print become `\UXXXXXXXX` escapes."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return re.sub(r"[^\n -~]", lambda at: at[0] if at[0].isprintable() else f"\\U{ord(at[0]):08X}", text)
 
 
-# Only what prints is shown: a file must not be able to steer the terminal.
+# Replace characters that do not print, so that a file cannot send control sequences to the terminal.
 def _printable(text: str) -> str:
     shown = (letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
     return text if text.isprintable() else "".join(shown)

@@ -1,7 +1,7 @@
-"""Read a YAML or JSON file, strictly: bounded, UTF-8, with the fault and its place for whatever is wrong.
+"""Strict reader of YAML and JSON files. Each fault has a location.
 
-libyaml reports the events of YAML, where it is installed; of JSON a scan of the text reports the same. Depth, size and
-aliases are bounded while the value and its places are made of them.
+YAML is parsed into events by libyaml, or by PyYAML where libyaml is missing. JSON is scanned into the same events.
+The depth, the number of values and the number of values from aliases are limited while the file is read.
 """
 
 import json
@@ -19,25 +19,27 @@ from pdp.documents.document import Document, Part, shown_name
 from pdp.errors import Fault, FileFaultsError, UsageError
 from pdp.json import MAX_NUMBER
 
-MAX_FILE_BYTES: Final = 32 * 1024 * 1024  # largest that is read: ten thousand richly described tools have about 12 MiB
+# 10,000 tools with long descriptions take about 12 MiB, so this limit is sufficient.
+MAX_FILE_BYTES: Final = 32 * 1024 * 1024
 
 _RIGHT_FILE: Final = "check that this is the right file"
 _MOST_NESTING: Final = 64
-MOST_VALUES: Final = 1_000_000  # in one file: ten thousand richly described tools have about two thirds of that
+MOST_VALUES: Final = 1_000_000  # 10,000 tools with long descriptions take about two thirds of this number of values.
 
-# More is a file that explodes, not one that saves typing.
+# If aliases add more values than this, the file is likely an attack ("billion laughs").
 _MOST_ALIASED: Final = 50_000
 _MOST_FAULTS: Final = 500
 _EXACT_DIGITS: Final = 20
 
-# The C parser is ten times faster; without libyaml PyYAML's own does the same.
+# The C parser is ten times faster than PyYAML's own, which gives the same events.
 _YAML_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_TOO_DEEP_TO_SCAN: Final = "nesting depth"  # libyaml from 0.2.6 on: more than 1,000 levels
+# libyaml 0.2.6 and later report this error for more than 1,000 nested levels.
+_TOO_DEEP_TO_SCAN: Final = "nesting depth"
 _YAML_REFUSED: Final = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-# The text is JSON, so commas and colons need no second look: what opens, closes and stands between is enough.
+# The JSON text was validated before, so its commas and colons can be skipped like blanks.
 _JSON_TOKEN: Final = re.compile(r'[ \t\r\n,:]*([{}\[\]]|"|[^ \t\r\n,:\[\]{}"]+)')
 _JSON_SCALAR: Final = re.compile(r"null|true|false|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
-# What YAML 1.2 and JSON agree on, or nearly: `no`, `on`, dates, `1:30`, `1_000`, `0x1F` and `010` stay strings.
+# YAML 1.2 and JSON agree on these constants. `no`, `on`, dates, `1:30`, `1_000`, `0x1F` and `010` stay strings.
 _CONSTANTS: Final[dict[str, Any]] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -58,7 +60,7 @@ _START: Final = _mark(0, 0)
 
 
 def is_json(text: str) -> bool:
-    """Return whether a text is JSON, or nests too deep to find out."""
+    """Return whether a text is JSON. Text that nests too deep to be checked counts as JSON."""
     try:
         _check_json(text)
     except RecursionError:
@@ -69,24 +71,16 @@ def is_json(text: str) -> bool:
 
 
 def _check_json(text: str) -> None:
-    json.loads(text, parse_int=len)  # numbers are judged with their places; and huge ones make int() fail
+    json.loads(text, parse_int=len)  # Numbers are checked later, and `int` fails for very long ones.
 
 
 class Parser:
-    """Makes the value of one file and collects its faults.
-
-    What is faulty is left out (a second key of the same name) or None (a malformed number), and reading goes on.
-
-    Args:
-        name: the file's, to show.
-        text: the whole text.
-        json: it must be JSON, not YAML.
-        faults: where to collect them.
-    """
+    """Parser of one file. Errors are added to `faults`, faulty keys are left out, faulty values are read as None."""
 
     def __init__(self, name: str, text: str, *, json: bool, faults: list[Fault]) -> None:
         self._faults = faults
-        self._document = Document(name, text, Part(None, 1, 1))  # until it is read: its lines can be shown
+        # The document is created first, because faults found while parsing quote its lines.
+        self._document = Document(name, text, Part(None, 1, 1))
         self._text = text
         self._json = json
         self._events: Iterator[Any] = self._json_events() if json else self._yaml_events()
@@ -96,13 +90,13 @@ class Parser:
         self._within_key = False
 
     def parse(self) -> Document:
-        """Return the file's value with its places; FileFaultsError where the text cannot be read to its end."""
+        """Return the parsed file. Raise `FileFaultsError` if the text cannot be parsed to its end."""
         root: Part | None = None
         for event in self._events:
             if isinstance(event, yaml.NodeEvent):
                 root = self._part(event, 0)
             elif isinstance(event, yaml.DocumentStartEvent) and root is not None:
-                raise self._stop(event.start_mark, "a second document begins here", "keep one document in a file")
+                raise self._stop(event.start_mark, "a second document begins here", "keep one document per file")
         if root is None:
             raise self._stop(_START, "the file is empty", _RIGHT_FILE)
         return Document(self._document.file, self._text, root)
@@ -121,8 +115,8 @@ class Parser:
                 yield event
         except yaml.MarkedYAMLError as error:
             if error.problem_mark and _TOO_DEEP_TO_SCAN in str(error.problem):
-                # libyaml looks ahead and stops at its own bound. Up to there it reports what it has seen, so that
-                # `_part` finds the place of the first level too many.
+                # libyaml parses ahead and stops at its own nesting limit. The text before that point is parsed again,
+                # so that `_part` reports the first level that is too deep.
                 before = self._text[: error.problem_mark.index]
                 yield from islice(yaml.parse(before, Loader=_YAML_LOADER), passed, None)
             message = f"not YAML: {error.problem} {error.context or ''}".strip()
@@ -130,9 +124,10 @@ class Parser:
             lines = [*self._document.lines, ""]
             line = lines[mark.line]
             if error.context_mark and not any(map(str.strip, (line[mark.column :], *lines[mark.line + 1 :]))):
-                mark = error.context_mark  # nothing is to be seen at the end: what is not closed begins here
+                # Only blank text follows, so the fault points to the construct that is not closed.
+                mark = error.context_mark
             tab = "\t" in line[: len(line) - len(line.lstrip())]
-            hint = "a tab: indent with blanks" if tab else "check indentation, quotes and brackets"
+            hint = "indent with spaces, not tabs" if tab else "check indentation, quotes and brackets"
             raise self._stop(mark, message, hint) from None
         except (yaml.YAMLError, RecursionError, ValueError):
             raise self._stop(_START, "not YAML", _RIGHT_FILE) from None
@@ -142,7 +137,7 @@ class Parser:
         try:
             _check_json(text) if text.strip() else None
         except RecursionError:
-            pass  # too deep: `_part` finds out where
+            pass  # The text is nested too deep. `_part` will report the location.
         except json.JSONDecodeError as error:
             place = _mark(error.lineno - 1, error.colno - 1)
             message = f"not JSON: {error.msg[:1].lower()}{error.msg[1:]}"
@@ -219,10 +214,9 @@ class Parser:
         return part
 
     def _key(self, event: Any, mapping: Part, depth: int) -> str | None:
-        """Return the name that a key gives, or None for a faulty one."""
         mark = event.start_mark
         if isinstance(event, yaml.CollectionStartEvent):
-            if not self._within_key:  # once, however many such keys are in it
+            if not self._within_key:  # A key nested in another faulty key is not reported again.
                 self._fault(mark, "a mapping's key must be a string", "write the key as plain text or in quotes")
             outer, self._within_key = self._within_key, True
             self._part(event, depth + 1)
@@ -237,7 +231,7 @@ class Parser:
             self._fault(mark, "merge keys (`<<`) are not supported", "write the fields out")
         elif name in mapping.keys:
             first = mapping.keys[name][0]
-            self._fault(mark, f"key {shown_name(name)} stands twice, first on line {first}", "remove one")
+            self._fault(mark, f"key {shown_name(name)} is a duplicate, first on line {first}", "remove one")
         else:
             return name
         return None
@@ -245,10 +239,10 @@ class Parser:
     def _alias(self, event: Any, depth: int) -> Part:
         mark, name = event.start_mark, shown_name(f"*{event.anchor}")
         if event.anchor not in self._anchors:
-            raise self._stop(mark, f"alias {name} names no anchor above it", "quote it to make it a string")
+            raise self._stop(mark, f"alias {name} has no anchor above it", "quote the value to make it a string")
         part = self._anchors[event.anchor]
         if part is None:
-            raise self._stop(mark, f"alias {name} stands inside of what it names", "write the value out")
+            raise self._stop(mark, f"alias {name} is inside its own anchor", "write the value out")
         self._aliased += part.size
         if self._aliased > _MOST_ALIASED:
             message = f"aliases add more than {_MOST_ALIASED} values"
@@ -265,7 +259,7 @@ class Parser:
     def _scalar(self, event: Any) -> Any:
         text, mark = event.value, event.start_mark
         if self._json and not event.style and not _JSON_SCALAR.fullmatch(text):
-            self._fault(mark, f"{shown_name(text)} is not a value of JSON", "null, true, false, or a number")
+            self._fault(mark, f"{shown_name(text)} is not a JSON value", "write null, true, false or a number")
             return None
         if event.style or not (text in _CONSTANTS or _NUMBER.fullmatch(text)):
             try:
@@ -280,7 +274,7 @@ class Parser:
 
     def _number(self, text: str, mark: Any) -> float | None:
         if _NOT_FINITE.fullmatch(text):
-            self._fault(mark, f"{shown_name(text)} is not a finite number", "write a number, or quote a text")
+            self._fault(mark, f"{shown_name(text)} is not a finite number", "write a finite number, or quote the value")
             return None
         number = int(text) if _INTEGER.fullmatch(text) and len(text) <= _EXACT_DIGITS else float(text)
         if abs(number) > MAX_NUMBER:
@@ -291,22 +285,14 @@ class Parser:
 
 
 def read_document(path: Path | str, *, text: bytes | str | None = None, faults: list[Fault] | None = None) -> Document:
-    """Read a file into plain JSON values that know their places.
+    """Parse a file, or standard input for `-`, into plain JSON values with their locations.
 
-    A name that ends in `.json` must hold JSON; `.yaml` and `.yml` hold YAML; for any other name a text that starts
-    with `{` or `[` and is JSON is read as such, else as YAML. Of YAML only scalars that JSON has too get a type (null,
-    booleans, decimal numbers): dates, `no`, `1:30` or `0x1F` are strings. Tags, merge keys and several documents in one
-    file are faults.
+    A `.json` file must contain JSON, and a `.yaml` or `.yml` file YAML. In a file with any other name, text that starts
+    with `{` or `[` and is valid JSON is read as JSON, and all other text as YAML. YAML values have only the types of
+    JSON: dates, `no`, `1:30` and `0x1F` are strings. Tags, merge keys and a second document are faults.
 
-    Args:
-        path: the file, or `-` for standard input.
-        text: the content, when it has been read already; then `path` is only the name to show and to tell the format.
-        faults: where to collect faults after which reading went on, so that they can be shown beside others. Without
-            it they are raised.
-
-    Raises:
-        UsageError: the file is missing, a folder, not readable, or larger than 32 MiB.
-        FileFaultsError: the content is faulty; every fault that could be found.
+    With `text`, no file is read. Faults are added to the list `faults`. Without this list, or if the parser cannot
+    continue, they are raised as `FileFaultsError`. Raise `UsageError` if the file cannot be read or exceeds 32 MiB.
     """
     name = "<stdin>" if str(path) == "-" else str(path)
     raw = read_bytes(path) if text is None else text.encode() if isinstance(text, str) else text
@@ -322,19 +308,16 @@ def read_document(path: Path | str, *, text: bytes | str | None = None, faults: 
 
 
 def read_bytes(path: Path | str) -> bytes:
-    """Return the content of a file, or of standard input for `-`.
-
-    UsageError: the file is missing, a folder, not readable, or larger than 32 MiB; standard input has nothing.
-    """
+    """Return the content of a file, or of standard input for `-`. Raise `UsageError` if reading fails."""
     name = "<stdin>" if str(path) == "-" else str(path)
     is_content = name.lstrip().startswith(("{", "["))
-    hint = "name a file that has it, or pipe it in and name -" if is_content else "check the path"
+    hint = "write it to a file and pass the path, or pipe it in and pass -" if is_content else "check the path"
     try:
         if str(path) == "-":
             content = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
             if not content:
                 raise UsageError(
-                    "standard input (-) is closed, empty, or was read already", hint="pipe one file in, for one -"
+                    "standard input (-) is closed, empty, or was read already", hint="pipe a file in, use - once"
                 )
             return _bounded(content, name)
         with Path(path).open("rb") as file:
@@ -342,7 +325,7 @@ def read_bytes(path: Path | str) -> bytes:
     except FileNotFoundError:
         raise UsageError(f"{name}: no such file", hint=hint) from None
     except IsADirectoryError:
-        raise UsageError(f"{name}: is a folder, not a file", hint="name a file in it") from None
+        raise UsageError(f"{name}: is a folder, not a file", hint="pass a file in the folder") from None
     except PermissionError:
         raise UsageError(f"{name}: no permission to read it", hint="check the file's owner and mode") from None
     except (OSError, ValueError) as error:
@@ -360,7 +343,7 @@ def _bounded(content: bytes, name: str) -> bytes:
 
 
 def decode(raw: bytes, name: str) -> str:
-    """Return the text of a file of this name, without a byte-order mark; FileFaultsError where it is not UTF-8."""
+    """Return a file's bytes as text without byte-order mark. Raise `FileFaultsError` if the bytes are not UTF-8."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

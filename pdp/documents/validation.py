@@ -1,4 +1,4 @@
-"""What is wrong in one file: findings of rules and of pydantic models, as faults with places and in plain words."""
+"""Faults of one file, found by pydantic models and by rules, with locations and plain messages."""
 
 import pathlib
 import re
@@ -22,7 +22,7 @@ _MARK = re.compile(r"\[key\]|<.*>", re.DOTALL)
 
 _NO_MAPPING = ("dict_type", "model_type", "model_attributes_type")
 _EMPTY = ("string_too_short", "too_short")
-# pydantic's kinds of errors in our words; what stands in braces comes from the error's context.
+# Messages for pydantic's error types. Names in braces are replaced from the error's context.
 _WORDS = {
     "string_type": "must be a string",
     **dict.fromkeys(("int_type", "int_from_float"), "must be a whole number"),
@@ -40,12 +40,12 @@ _WORDS = {
     "less_than_equal": "must be at most {le}",
 }
 
-# As APIs of models spell it; the nearest word would be another.
+# Model APIs use these names for `schema`. Without this entry, the hint would suggest a wrong key.
 _SYNONYMS: Final = dict.fromkeys(("parameters", "input_schema", "inputSchema"), "schema")
 
 
 class FieldError(ValueError):
-    """A field's value is wrong, as in "must be a duration": validators of models raise it."""
+    """The error of a model's field validator. Its message says what the value must be, such as "must be a duration"."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class FieldError(ValueError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return a hint that names the known word nearest to `name`, whatever its case, or None when none is near."""
+    """Return a hint "did you mean ..." with the most similar word, ignoring case, or None if no word is similar."""
     words = sorted(known)
     matches = get_close_matches(name, words, n=1)
     if not matches:
@@ -63,12 +63,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def looks_like(name: str, known: Iterable[str]) -> bool:
-    """Whether a name is likely one of the known ones, misspelt: `clearence`, `role` for `roles`."""
+    """Return whether a name is probably a known name with a typing error, such as `clearence` or `role` for `roles`."""
     return bool(get_close_matches(name, list(known), 1, 0.8))
 
 
 def known_keys(model: type[BaseModel], path: Path) -> frozenset[str]:
-    """Return the keys that `model` admits in the mapping at `path`; none where any key is admitted."""
+    """Return the keys that a model allows in the mapping at `path`. An empty set means that any key is allowed."""
     current: list[type[BaseModel]] = [model]
     for step in path:
         if isinstance(step, str):
@@ -90,7 +90,7 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def read_record(file: pathlib.Path, model: type[Model]) -> Model:
-    """Return what a file holds; its folder is the context. UsageError, FileFaultsError: every fault, and its place."""
+    """Read a file as a `model`, with the file's folder as validation context. Raise its faults as `FileFaultsError`."""
     document = read_document(file)
     try:
         return model.model_validate(document.value, context=file.parent)
@@ -106,14 +106,13 @@ def faults_of(
     base: Path = (),
     where: Callable[[Path], Path] | None = None,
 ) -> list[Fault]:
-    """Return one fault for each thing that `model` found wrong in a value of the document.
+    """Return a fault for each validation error. `where` maps a path in the validated value to a path in the document.
 
-    The value stands at `base` in the document; `where` gives the path in the document for one in the value, when that
-    was reshaped before. Tags of discriminated unions must be written `<…>`; they are no part of the file.
+    Models must write the tags of discriminated unions as `<...>`, so that paths can leave them out.
     """
     faults: list[Fault] = []
     for detail in error.errors(include_url=False):
-        # pydantic marks the key of a mapping by `[key]`, and the chosen part of a union by its tag.
+        # pydantic appends `[key]` to the path of a mapping's key, and the selected member's tag to the path of a union.
         path = tuple(step for step in detail["loc"] if not (isinstance(step, str) and _MARK.fullmatch(step)))
         is_key = detail["loc"][-1:] == ("[key]",)
         name = str(path[-1]) if path else ""
@@ -123,13 +122,13 @@ def faults_of(
             hint = f"did you mean `{synonym}`?" if synonym in known else nearest(name, known)
             message = f"unknown key {shown_name(name)}"
             if name in known:
-                message, hint = f"{shown_name(name)} is there in another spelling too", "keep one"
-            hint = hint or f"known here: {', '.join(sorted(known))}"
+                message, hint = f"{shown_name(name)} is also set under another name", "remove one of them"
+            hint = hint or f"known keys: {', '.join(sorted(known))}"
         else:
             if detail["type"] == "missing" and name not in known_keys(model, path[:-1]):
-                path = (*path[:-1], to_snake(name))  # what is missing is named by an alias, if it has one
+                path = (*path[:-1], to_snake(name))  # pydantic reports a missing field by its alias.
             described, hint = _described(detail)
-            # Of the whole file, only its own type is wrong; all else says itself what it is about.
+            # Only the fault of a whole file has no path, so its message needs a subject. Other messages name the path.
             file = "the file " if detail["type"] in _NO_MAPPING and not (path or base or where) else ""
             message = f"{f'key {shown_name(name)} ' if is_key else file or _label(path)}{described}"
         faults.append(document.fault(base + (where(path) if where else path), message, hint, key=is_key))
@@ -174,16 +173,12 @@ def _contrast(value: Any) -> str:
 
 
 FROM_FILE: Final = {"from_file": True}
-"""The validation context of what a file states: there, null is not absent."""
+"""The validation context for values from a file, in which null does not mean that a field is absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong at one path of a file.
-
-    `key`: the key at the end of the path is meant, not its value. `warning`: legal, yet likely a mistake. `rule`: the
-    kind of finding, where others ask for it; a governance file accepts some kinds (`accepts`).
-    """
+    """A problem of the value at `path` (with `key`, of its key). Governance files can accept findings with a `rule`."""
 
     path: Path
     message: str
@@ -194,10 +189,7 @@ class Finding:
 
 
 class FaultyFile:
-    """One file that is being loaded: its document, and the faults and warnings found so far.
-
-    UsageError: the file cannot be read. FileFaultsError: its value is not a mapping, or cannot be read to its end.
-    """
+    """A file that collects its faults. Raises `UsageError` or `FileFaultsError` if reading or parsing fails."""
 
     def __init__(self, path: pathlib.Path | str, text: bytes | None, kind: str) -> None:
         self.faults: list[Fault] = []
@@ -211,7 +203,7 @@ class FaultyFile:
         self._seen: set[tuple[int, int, str]] = set()
 
     def add_findings(self, findings: Iterable[Finding], where: Callable[[Path], Path] = lambda path: path) -> None:
-        """Add findings; `where` gives the path in the document for a finding's path."""
+        """Add findings as faults of the file. `where` maps the path of a finding to a path in the file."""
         self._add(
             self.document.fault(
                 where(finding.path), finding.message, finding.hint, key=finding.key, warning=finding.warning
@@ -222,10 +214,9 @@ class FaultyFile:
     def read(
         self, model: type[Model], value: Any, where: Callable[[Path], Path], stand_ins: Mapping[str, Any] | None = None
     ) -> tuple[Model | None, frozenset[str]]:
-        """Return as much of a record as is valid, so that its rules can still be checked, and its faulty fields.
+        """Return the valid part of a record, or None, and the names of its faulty or absent fields.
 
-        `where` gives the path in the document for a path in the record; `stand_ins` stand for required fields that are
-        faulty or absent. The record is None when nothing is left of it.
+        `stand_ins` replace required fields that are faulty or absent, so that rules can still check the other fields.
         """
         try:
             return model.model_validate(value, context=FROM_FILE), frozenset()
@@ -243,13 +234,14 @@ class FaultyFile:
             return None, unusable
 
     def add_error(self, error: ValidationError, model: type[BaseModel], where: Callable[[Path], Path]) -> None:
-        """Add what a model found wrong."""
+        """Add a model's validation errors as faults of the file."""
         self._add(faults_of(error, self.document, model, where=where))
 
     def _add(self, faults: Iterable[Fault]) -> None:
         for fault in faults:
             place = (fault.place.line, fault.place.column)
-            # What could not be read has its fault; a second one would only say what stands in for it.
+            # A value that could not be parsed already has a fault. A second fault would describe the default that
+            # replaces the value.
             if place in self._unread or (*place, fault.message) in self._seen:
                 continue
             self._seen.add((*place, fault.message))

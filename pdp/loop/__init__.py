@@ -1,6 +1,6 @@
-"""The agent loop of the tool layer document: a model uses the tools of an enforcement point until it answers in words.
+"""The agent loop of the tool layer document: a model proposes tool calls until the model answers with text.
 
-agent_loop: `AgentLoop`, and the messages between it and a model
+agent_loop: `AgentLoop`, and the messages between the loop and a model
 """
 
 from pdp.loop.agent_loop import AgentLoop as AgentLoop

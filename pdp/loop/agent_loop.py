@@ -1,10 +1,9 @@
-"""The agent loop: ask the model, decide and run what it proposes, show it the results, until it has finished.
+"""The agent loop: ask a model, run the allowed calls, and show the model their results, until the model calls no tool.
 
-Every call goes through the enforcement point; the loop adds nothing to what may run.
+Every call goes through the enforcement point. The loop itself allows nothing.
 
 Source: tool layer document (tool call loop, `MaxToolIterations`, specialized loop in two phases, available tools only,
-several calls in one response, tool results with `IsError`)
-and tool contract document (`ToolStateEffect`).
+    several calls in one response, tool results with `IsError`) and tool contract document (`ToolStateEffect`).
 """
 
 import asyncio
@@ -34,9 +33,9 @@ from pdp.session import Session
 
 _log = logging.getLogger("pdp.loop")
 
-MAX_TOOL_ITERATIONS: Final = 20  # how often a model may come back with calls, unless stated
-MOST_CALLS: Final = 100  # how many calls a model may propose in one turn
-MOST_ANSWERS: Final = 3  # how often a model may try to answer as JSON of a schema
+MAX_TOOL_ITERATIONS: Final = 20  # The default limit of consecutive model turns with tool calls.
+MOST_CALLS: Final = 100  # The maximum number of calls that a model may propose in one turn.
+MOST_ANSWERS: Final = 3  # The maximum number of attempts of a model to answer with JSON that matches the schema.
 
 _TOGETHER: Final = 16
 
@@ -52,11 +51,13 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message.
+    """A message between the application, the model and the tools.
 
-    With role `tool`: the outcome of the call `tool_call_id`, and `is_error` when it gave no result; `tool_result` is
-    the same in the form that the call had. What a call of `calls` was read from, as a model's API takes it back, is its
-    `source`.
+    Attributes:
+        calls: the calls that the model proposes. `ToolCall.source` is the call as the model's API returned it.
+        tool_call_id: the id of the call whose outcome a message of role `tool` contains.
+        is_error: whether the call has no result.
+        tool_result: the outcome in the format of the model's API, if the call was in such a format.
     """
 
     role: Role
@@ -70,9 +71,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a model answers: text, or calls, or both. Without calls it has finished.
+    """The answer of a model: text, calls, or both. A turn without calls ends the loop.
 
-    Each call is a `ToolCall`, or one as a model's API spells it; see `pdp.model_calls`.
+    Attributes:
+        text: the text of the answer.
+        calls: `ToolCall` objects, or calls in a format of `pdp.model_calls`.
     """
 
     text: str = ""
@@ -81,7 +84,13 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """What a model is asked. `schema`: of the text that it has to answer with; then there are no tools."""
+    """A request to a model.
+
+    Attributes:
+        messages: the conversation so far.
+        tools: the tools that the model may call: `{name, description, parameters}`.
+        schema: the JSON Schema that the answer has to match; None for free text. With a schema, `tools` is empty.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[dict[str, Any], ...] = ()
@@ -89,11 +98,11 @@ class ModelRequest:
 
 
 Model = Callable[[ModelRequest], Turn | Awaitable[Turn]]
-"""A model, as a function: a plain one or a coroutine function."""
+"""A model, as a function or coroutine function that answers a request with a turn."""
 
 
 def tool_message(call: ToolCall, evaluation: Evaluation) -> Message:
-    """Return what the model sees of a call: its result as JSON or text, or why there is none."""
+    """Return the message that shows the model the result of a call, or why the call has no result."""
     answer = evaluation.answer
     tool_result = None if call.form is None else evaluation.as_tool_result()
     return Message(
@@ -107,7 +116,7 @@ def tool_message(call: ToolCall, evaluation: Evaluation) -> Message:
 
 
 def answer_of(text: str, validator: SchemaValidator) -> tuple[Any, str]:
-    """Return the JSON value of a model's last text, and what is wrong with it: the empty string where nothing is."""
+    """Parse a model's text as JSON. Return the value and an empty string, or None and the fault of an invalid text."""
     try:
         value = parse_json(text, most=MAX_VALUES)
     except JsonValueError as error:
@@ -125,31 +134,31 @@ class LoopError(PdpError):
 
 
 class ToolIterationsExceededError(LoopError):
-    """A model proposed calls more often than it may."""
+    """The model proposed calls in more turns than allowed."""
 
     code: ClassVar[str] = "loop.iterations_exceeded"
 
 
 class TooManyCallsError(LoopError):
-    """A model proposed more calls in one turn than it may; none of them was made."""
+    """The model proposed more calls in one turn than allowed. None of them was decided or run."""
 
     code: ClassVar[str] = "loop.too_many_calls"
 
 
 class OutputInvalidError(LoopError):
-    """No answer of the model was JSON of the schema."""
+    """No answer of the model matched the schema."""
 
     code: ClassVar[str] = "loop.output_invalid"
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A loop's end: the model's last text, and the whole conversation.
+    """The result of a loop: the model's last text and the whole conversation.
 
     Attributes:
-        evaluations: every call's, in the order of the proposals.
+        evaluations: the evaluation of each call, in the order of the proposals.
         state: the session's state after the results of all turns.
-        output: the JSON that `text` is, where a schema was given.
+        output: the parsed JSON of `text` if a schema was given.
     """
 
     text: str
@@ -160,9 +169,7 @@ class Finished:
 
 
 @dataclass(slots=True)
-class _Prompt:
-    """One prompt as far as it has come; the session has the state of then."""
-
+class _PromptState:
     id: str
     step_name: str | None
     session: Session
@@ -171,29 +178,41 @@ class _Prompt:
 
 
 class AgentLoop:
-    """Lets a model use the tools of an enforcement point until it answers in words.
+    """Lets a model use the tools of an enforcement point until the model answers without calls.
 
-    It is shown the tools of the registry that are available at that turn and that the policy does not keep from this
-    session's subject whatever the arguments. Where the enforcement point has no registry, it is shown none.
+    The model sees the tools of the registry that are available in this turn, except those that the policy denies for
+    any arguments. Without a registry, the model sees no tools.
 
-    The prompts of one loop are turns of one conversation: each begins with the state that the one before it left,
-    without what tools write and do not preserve (`preserve_across_turns`). Prompts that run at the same time do not see
-    each other's state.
+    The prompts of a loop share state, so each prompt starts with the state that the previous prompt left, without
+    fields that are not preserved (`preserve_across_turns`). Prompts that run at the same time do not share state.
 
     Args:
-        pep: who decides and runs the calls.
-        model: a function, or a coroutine function.
-        session: whose calls these are. Without a run id each prompt is a run of its own, which ends with the prompt,
-            however that ends; where labels are in use and the state of a tool outlives the prompt, all are one run,
-            which expires, so that what a stranger wrote into the state stays a stranger's. A call for which it states
-            no idempotency key gets one of run, prompt, tool and arguments: within one prompt the same call is one call,
-            however often the model proposes it, and equal calls that are meant twice need keys of the session's.
-        system_prompt: the first message, if any. Whenever the model is asked, each `{{VAR}}` in it that a state effect
-            names (`prompt_template_var`) is replaced by that field of the state.
-        max_tool_iterations: how often the model may come back with calls; 0: 20 times.
-        on_tool_result: gets each call and its evaluation as soon as the call has ended. What it raises is logged.
+        pep: the enforcement point that decides and runs the calls.
+        model: a function or coroutine function from a `ModelRequest` to a `Turn`.
+        session: the session of all calls. Without a `run_id`, each prompt is a run that ends with the prompt. But if
+            tools have labels and preserve state, all prompts are one run, which later expires, so that the state keeps
+            its labels. Without an `idempotency_key`, a call's key is derived from run, prompt, tool and arguments, so a
+            call with the same arguments runs only once in a prompt. To run it again, use another prompt.
+        system_prompt: the first message. Each `{{VAR}}` that a state effect names (`prompt_template_var`) is replaced
+            by the field that the effect writes.
+        max_tool_iterations: the number of turns of a prompt that may propose calls; 0 means the default of 20.
+        on_tool_result: called with each call and its evaluation when the call has ended; its errors are logged.
 
-    UsageError: the session or an option is invalid.
+    Raises:
+        UsageError: the session or an option is invalid.
+
+    Examples:
+        >>> from pdp import Pep
+        >>> from pdp.loop import ToolCall, Turn
+        >>> def model(request):
+        ...     if request.messages[-1].role == "tool":
+        ...         return Turn(f"The payee is {request.messages[-1].content}.")
+        ...     return Turn(calls=[ToolCall("c1", "lookup_beneficiary", {"payee_name": "Acme", "invoice_ref": "I1"})])
+        >>> tools = {"lookup_beneficiary": lambda payee_name, invoice_ref: "bene-acme-441"}
+        >>> session = {"claims": {"sub": "officer-123", "scope": "payments.lookup"}}
+        >>> with Pep.from_project("pdp.yaml", tools=tools) as pep:
+        ...     AgentLoop(pep, model, session).run("Who is the payee?").text
+        'The payee is bene-acme-441.'
     """
 
     def __init__(
@@ -231,10 +250,10 @@ class AgentLoop:
         step_name: str | None = None,
         own_words: str | None = None,
     ) -> Finished:
-        """Run the loop in an event loop of its own; as of `arun`, but not where one runs already, as in a notebook."""
+        """Run the loop for one prompt in a new event loop. Where an event loop already runs, use `arun`."""
         with suppress(RuntimeError):
             asyncio.get_running_loop()
-            raise UsageError("an event loop runs in this thread already", hint="use `await loop.arun(...)`")
+            raise UsageError("an event loop already runs in this thread", hint="use `await loop.arun(...)`")
         return asyncio.run(
             self.arun(prompt, schema=schema, prompt_id=prompt_id, step_name=step_name, own_words=own_words)
         )
@@ -248,24 +267,27 @@ class AgentLoop:
         step_name: str | None = None,
         own_words: str | None = None,
     ) -> Finished:
-        """Run the loop. Calls of one turn run together, 16 of them at a time.
+        """Run the loop for one prompt. Up to 16 calls of a turn run at the same time.
 
-        Where the session has no request id, the calls of one turn have one of their own, which is that turn's.
+        If the session has no `request_id`, the calls of a turn share a new one.
 
         Args:
-            prompt: what the model is asked.
-            schema: the JSON Schema of the answer. With it, the model that has finished is asked once more, without
-                tools, for JSON of it; it may try three times, and is shown what is wrong each time.
-            prompt_id: names this prompt within the session's run. The same prompt run again under its id, as after a
-                crash, makes no call a second time.
-            step_name: the step of a plan that the prompt is, recorded with each of its calls.
-            own_words: what of it the user wrote, and no document; it is added to the session's `prompt` for the run.
+            prompt: the prompt for the model.
+            schema: the JSON Schema of the answer. After its calls, the model has to answer with JSON that matches the
+                schema. The model has three attempts, and sees the fault of each attempt.
+            prompt_id: identifies this prompt in the session's run. If the same prompt runs again with this id, as after
+                a crash, no call runs twice.
+            step_name: the step of a plan that this prompt belongs to; it is recorded with each call.
+            own_words: the part of the prompt that the user wrote; it is added to the session's `prompt`.
+
+        Returns:
+            The last text of the model, the conversation, the evaluations of all calls, and the state.
 
         Raises:
-            ToolIterationsExceededError: the model does not come to an end.
+            ToolIterationsExceededError: the model proposed calls in too many turns.
             TooManyCallsError: the model proposed more than 100 calls in one turn.
             OutputInvalidError: no answer matches the schema.
-            UsageError: prompt, schema or prompt_id is invalid, or the model's answer is not a `Turn` of calls.
+            UsageError: an argument is invalid, or the model's answer is not a `Turn`.
         """
         _check_text("prompt", prompt)
         _check_text("prompt_id", "" if prompt_id is None else prompt_id)
@@ -282,66 +304,68 @@ class AgentLoop:
             session = session.with_changes(run_id=digest(canonical(run)))
         if self._left is not None:
             session = session.with_changes(state=self._fields.at_turn_start(self._left))
-        asked = _Prompt(prompt_id, step_name, session, messages)
+        progress = _PromptState(prompt_id, step_name, session, messages)
         try:
-            await self._call_tools(asked)
+            await self._call_tools(progress)
             if schema is not None and validator is not None:
-                output = await self._answer(asked, schema, validator)
+                output = await self._answer(progress, schema, validator)
         finally:
-            self._left = asked.session.state
+            self._left = progress.session.state
             if own_run:
                 try:
                     self._pep.end_run(session.run_id or "", session)
-                except StateError as error:  # the answer is there all the same
-                    _log.warning("a run could not be ended, and expires by itself: %s", error)
-        return Finished(messages[-1].content, tuple(messages), tuple(asked.evaluations), asked.session.state, output)
+                except StateError as error:  # The model's answer is returned even if the run cannot be ended.
+                    _log.warning("could not end the run, which expires instead: %s", error)
+        return Finished(
+            messages[-1].content, tuple(messages), tuple(progress.evaluations), progress.session.state, output
+        )
 
-    async def _call_tools(self, prompt: _Prompt) -> None:
-        """Ask the model, and make the calls that it proposes, until a turn has none."""
+    async def _call_tools(self, prompt: _PromptState) -> None:
         iterations = 0
         while calls := await self._ask(prompt, tools=await self._tools(prompt.session)):
             iterations += 1
             if iterations > self._limit:
-                message = f"the model proposed tool calls more than {self._limit} times in a row"
+                message = f"the model proposed tool calls in more than {self._limit} turns in a row"
                 raise ToolIterationsExceededError(message, tuple(prompt.messages))
             if len(calls) > MOST_CALLS:
-                message = f"the model proposed {len(calls)} tool calls in one turn, at most {MOST_CALLS} are admitted"
+                message = (
+                    f"the model proposed {len(calls)} tool calls in one turn, but at most {MOST_CALLS} are allowed"
+                )
                 raise TooManyCallsError(message, tuple(prompt.messages))
-            results = await self._make(calls, prompt)
+            results = await self._run_calls(calls, prompt)
             prompt.session = self._state_after(prompt.session, results)
             prompt.messages += map(tool_message, calls, results)
             prompt.evaluations += results
 
-    async def _answer(self, prompt: _Prompt, schema: dict[str, Any], validator: SchemaValidator) -> Any:
+    async def _answer(self, prompt: _PromptState, schema: dict[str, Any], validator: SchemaValidator) -> Any:
         for _ in range(MOST_ANSWERS):
             calls = await self._ask(prompt, schema=schema)
-            # Its tools are gone: a call now is not an answer, and is not run.
+            # The model was offered no tools in this turn, so a tool call counts as no answer and does not run.
             if calls:
-                fault = "no tools are to be called any more"
+                fault = "tools can no longer be called"
             else:
                 value, fault = answer_of(prompt.messages[-1].content, validator)
                 if not fault:
                     return value
-            prompt.messages.append(Message(Role.USER, f"Answer as JSON of the schema: {fault}"))
+            prompt.messages.append(Message(Role.USER, f"Answer with JSON that matches the schema: {fault}"))
         raise OutputInvalidError(f"the model's answer does not match the schema: {fault}", tuple(prompt.messages))
 
     async def _ask(
-        self, prompt: _Prompt, tools: tuple[dict[str, Any], ...] = (), schema: dict[str, Any] | None = None
+        self, prompt: _PromptState, tools: tuple[dict[str, Any], ...] = (), schema: dict[str, Any] | None = None
     ) -> tuple[ToolCall, ...]:
-        """Ask the model, add its turn to the messages, and return the calls that it proposes."""
         if self._system_prompt is not None:
             shown = self._fields.render_prompt(self._system_prompt, prompt.session.state)
             prompt.messages[0] = Message(Role.SYSTEM, shown)
         answer = self._model(ModelRequest(tuple(prompt.messages), tools, schema))
         turn = await answer if inspect.isawaitable(answer) else answer
         if not isinstance(turn, Turn):
-            raise UsageError(f"the model answered {type(turn).__name__}", hint="return a `Turn`")
+            raise UsageError(f"the model function returned {type(turn).__name__}", hint="return a `Turn`")
         calls = tuple(map(_read_call, turn.calls))
         prompt.messages.append(Message(Role.ASSISTANT, turn.text, calls=calls))
         return calls
 
     async def _tools(self, session: Session) -> tuple[dict[str, Any], ...]:
-        """Return `{name, description, parameters}` of each tool that may be proposed now."""
+        """Return `{name, description, parameters}` of each tool that the model may propose now."""
         registry = self._pep.registry
         if registry is None:
             return ()
@@ -349,15 +373,16 @@ class AgentLoop:
         tools = (definition["function"] for definition in registry.definitions(ExportFormat.OPENAI))
         return tuple(tool for tool in tools if visible.get(tool["name"], Visibility.NEVER) is not Visibility.NEVER)
 
-    async def _make(self, calls: tuple[ToolCall, ...], prompt: _Prompt) -> list[Evaluation]:
+    async def _run_calls(self, calls: tuple[ToolCall, ...], prompt: _PromptState) -> list[Evaluation]:
         places, beginning = asyncio.Semaphore(_TOGETHER), asyncio.Lock()
         session = prompt.session
         if session.request_id is None:
             session = session.with_changes(request_id=new_id())
 
-        async def make(call: ToolCall) -> Evaluation:
+        async def run(call: ToolCall) -> Evaluation:
             async with places:
-                # To read a proposal, and to decide it, hold the event loop: each has a round of the loop to itself.
+                # Each proposal is handled in a separate iteration of the event loop, because parsing and deciding block
+                # the loop.
                 async with beginning:
                     await asyncio.sleep(0)
                     with_key = self._session_of(session, call, prompt.id)
@@ -366,25 +391,25 @@ class AgentLoop:
                 self._notify(call, evaluation)
                 return evaluation
 
-        return await asyncio.gather(*map(make, calls))
+        return await asyncio.gather(*map(run, calls))
 
     def _session_of(self, session: Session, call: ToolCall, prompt_id: str) -> Session:
-        """Return the session of one call, with the same key when a model proposes the same call again."""
+        """Return the session of one call. Repeated proposals of the same call get the same idempotency key."""
         entry = self._pep.manifest.tools.get(call.tool) if isinstance(call.tool, str) else None
-        # A key that the entry derives already states which calls are the same.
+        # If the manifest entry derives the key, repeated calls already have the same key.
         needed = entry is not None and entry.idempotency.required and entry.idempotency.key is None
         if not needed or session.idempotency_key is not None:
             return session
         try:
             arguments = orjson.Fragment(Proposal.read(call).text)
         except ProposalRejectedError:
-            # The enforcement point rejects it as well: no key is needed.
+            # The enforcement point rejects this proposal too, so the call needs no key.
             return session
         same = digest(canonical([session.run_id, prompt_id, call.tool, arguments]))
         return session.with_changes(idempotency_key=f"loop:{same}")
 
     def _state_after(self, session: Session, evaluations: Iterable[Evaluation]) -> Session:
-        """Return the session with the state effects of one turn's results; what cannot be merged changes nothing."""
+        """Return the session with the state effects of one turn. Effects that cannot be merged are only logged."""
         for evaluation in evaluations:
             tool = evaluation.trace.tool_name
             if evaluation.state is None or tool is None:
@@ -393,7 +418,7 @@ class AgentLoop:
                 state = self._pep.state_after(tool, session.state, evaluation.result)
                 session = session.with_changes(state=state)
             except PdpError:
-                _log.exception("the state effects of %s do not go with those of the calls before it", tool)
+                _log.exception("could not merge the state effects of %s with those of earlier calls", tool)
         return session
 
     def _notify(self, call: ToolCall, evaluation: Evaluation) -> None:
@@ -401,19 +426,19 @@ class AgentLoop:
             return
         try:
             self._on_tool_result(call, evaluation)
-        except Exception as error:  # noqa: BLE001 - an observer stops nothing
-            # Not its text, which may quote what is sensitive in the call.
-            _log.error("on_tool_result failed, which changes nothing: %s", place_of(error))
+        except Exception as error:  # noqa: BLE001 - a failing callback must not end the loop
+            # The error's text is not logged, because it may quote sensitive arguments.
+            _log.error("on_tool_result failed, but the loop continues: %s", place_of(error))
 
 
 def _read_call(value: Any) -> ToolCall:
     try:
         call = tool_call(value)
     except JsonValueError as error:
-        raise UsageError(f"the model's turn has a call that is not JSON: {error}") from error
+        raise UsageError(f"the model proposed a call that is not JSON: {error}") from error
     if call is None:
-        hint = f"give a `ToolCall`, or a call as the API of a model spells it: {', '.join(CallForm)}"
-        raise UsageError(f"the model's turn has a call that is {type(value).__name__} of no known form", hint=hint)
+        hint = f"return a `ToolCall`, or a call in the format of one of these APIs: {', '.join(CallForm)}"
+        raise UsageError(f"the model proposed a call of unsupported type {type(value).__name__}", hint=hint)
     return call
 
 

@@ -1,14 +1,14 @@
-"""The tool manifest: its model, how it is read and checked, and how governance makes it effective.
+"""The tool manifest: models, loading, validation, and the merge with the governance file.
 
-model: manifest, governance file, their entries, and the records that these are made of
+model: the models of the manifest and the governance file
 fields: the scalar types of fields: names, classes, durations, versions
-load: reads the files, every fault at once
-spellings: other shapes that load, and where the file has their parts
-effective: manifest and governance merged, the stricter holding; its digest
-exports: what a model may see of it
-diff: what changed between two effective manifests
-programs: templates and allow-list of command-line tools
+load: reads the files and reports all faults at once
+spellings: converts alternative layouts of a manifest, and maps paths in the models back to the file
+effective: the effective manifest (manifest and governance file merged), and its digest
+exports: the part of a manifest that a model sees
+diff: the changes between two effective manifests
+programs: command line templates of tools, and the list of allowed programs
 schema/: JSON Schemas of arguments and results
-expressions/: values of mappings and conditions of invariants
-rules/: what an entry, and all entries together, must keep; lint
+expressions/: the expressions of mappings and invariants
+rules/: checks of each entry and of all entries together, and warnings about likely mistakes
 """

@@ -1,7 +1,7 @@
-"""The difference of two manifests: what breaks callers and asks for which version, and what is governed otherwise.
+"""Compare two manifests: signature changes that need a new version, and governance changes.
 
-Where a change of governance admits more it loosens, where less it tightens; where it depends, or a person has to look,
-it is unclear. "Stricter" means what it means where manifest and governance file are merged (pdp/manifest/effective.py).
+A governance change loosens the rules if more calls are allowed after it, and tightens the rules if fewer are allowed. A
+change is unclear if it may do both, or if only a person can judge it. pdp/manifest/effective.py defines "stricter".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pdp.manifest.schema.differences import Bump, SchemaChange, schema_changes
 
 
 class Direction(StrEnum):
-    """Which way a change goes."""
+    """The effect of a governance change: more calls are allowed (LOOSENS), fewer calls (TIGHTENS), or unknown."""
 
     LOOSENS = "loosens"
     TIGHTENS = "tightens"
@@ -34,7 +34,7 @@ class Direction(StrEnum):
 
     @property
     def opposite(self) -> Direction:
-        """The way back, of one that loosens or tightens."""
+        """LOOSENS for TIGHTENS, and TIGHTENS for LOOSENS."""
         return Direction.LOOSENS if self is Direction.TIGHTENS else Direction.TIGHTENS
 
 
@@ -49,11 +49,7 @@ _BEFORE: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ContentChange:
-    """One change of what a manifest or a bundle contains.
-
-    `name` is a field of an entry, dotted; in a bundle also a reason code, or a path of data. `old` and `new` are plain
-    JSON, None for what is not there, and a digest of what is too long to be shown. `where` has the places of rules.
-    """
+    """A governance change of the field `name`. `old` and `new` are JSON, a digest, or None for an absent field."""
 
     name: str
     direction: Direction
@@ -64,13 +60,12 @@ class ContentChange:
 
     @property
     def line(self) -> str:
-        """The change in words, with both values where one replaces the other."""
+        """The change as one line of text, with both values if a new value replaces an old value."""
         words = _replaced(self.old, self.new) if self.what == _CHANGED else self.what
         return f"{self.name}: {words}"
 
 
 def _replaced(old: Any, new: Any) -> str:
-    """Both values; of long ones the part from a little before the first letter that differs."""
     texts = [
         "not stated" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for value in (old, new)
@@ -89,10 +84,7 @@ _DESCRIPTION: Final = SchemaChange("description", "", _CHANGED, Bump.PATCH)
 
 @dataclass(frozen=True, slots=True)
 class ToolDiff:
-    """One tool that differs; `kind` is `added`, `removed` or `changed`.
-
-    Of one that was added or removed `signature` is empty, and `governance` says that one thing.
-    """
+    """A tool that was added, removed or changed (`kind`). `signature` is empty unless the tool was changed."""
 
     tool: str
     kind: str
@@ -103,31 +95,31 @@ class ToolDiff:
 
     @property
     def needed(self) -> Bump:
-        """What the changes of the signature ask of the version."""
+        """The smallest version bump that covers all signature changes."""
         return max((change.bump for change in self.signature), default=Bump.NONE)
 
     @property
     def fault(self) -> str | None:
-        """What is wrong with the version, or None: the bump is there, and it did not go back. Text needs no bump."""
+        """Why the new version is too low for the signature changes, or None. Patch changes need no new version."""
         if self.kind != _CHANGED or (self.old_version is None and self.needed < Bump.MINOR):
             return None
         if self.new_version is None:
-            return "states no version, and its signature or its version changed"
+            return "has no version, although its signature or version changed"
         if self.old_version is None:
             return None
         old, new = Version.parse(self.old_version), Version.parse(self.new_version)
         if new < old:
-            return f"version {new} is before {old}"
-        # A pre-release of what is needed will do.
+            return f"version {new} is lower than {old}"
+        # A pre-release of the lowest sufficient version is sufficient too.
         least = old.bump_major() if self.needed is Bump.MAJOR else old.bump_minor()
         if self.needed >= Bump.MINOR and new.finalize_version() < least:
-            return f"a {self.needed.word} change, and version {old} became {new}: at least {least}"
+            return f"a {self.needed.word} change from version {old} to {new} needs at least {least}"
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestDiff:
-    """What differs between two effective manifests: the tools by name, and which agent may use which version."""
+    """The differences between two effective manifests: changed tools, and changed versions that agents pin."""
 
     old_version: str
     new_version: str
@@ -138,16 +130,16 @@ class ManifestDiff:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """A line for each tool whose version does not say what changed."""
+        """A message for each tool whose new version is too low for its changes."""
         return tuple(f"{tool.tool}: {tool.fault}" for tool in self.tools if tool.fault)
 
     def directions(self) -> frozenset[Direction]:
-        """Return which ways the changes of governance go."""
+        """Return the directions of all governance changes."""
         changes = [*self.pins, *(change for tool in self.tools for change in tool.governance)]
         return frozenset(change.direction for change in changes)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object that `pdp manifest diff --json` prints; its form is stable."""
+        """Return the object that `pdp manifest diff --json` prints. Its keys are the same in all releases."""
         return {
             "old": {"version": self.old_version, "digest": self.old_digest},
             "new": {"version": self.new_version, "digest": self.new_digest},
@@ -166,9 +158,20 @@ class ManifestDiff:
 
 
 def manifest_diff(old: EffectiveManifest, new: EffectiveManifest) -> ManifestDiff:
-    """Return what differs. Service levels and the like are no difference here.
+    """Return the differences between two manifests that affect the model or the policy.
 
-    What the model is told of a tool is a patch, as all text is. Breaking is major also below version 1.0.0.
+    A changed description needs a patch bump, and a breaking change a major bump, also below version 1.0.0. Service
+    levels (`sla`) are not compared.
+
+    Args:
+        old: the manifest before the change.
+        new: the manifest after the change.
+
+    Examples:
+        >>> from pdp.files import load_effective
+        >>> old, new = load_effective("manifest.json"), load_effective("manifest.json", "governance.yaml")
+        >>> [tool.tool for tool in manifest_diff(old, new).tools]
+        ['initiate_wire', 'lookup_beneficiary', 'validate_payment']
     """
     tools = (
         _tool_diff(name, old.tools.get(name), new.tools.get(name))
@@ -205,7 +208,7 @@ def _tool_diff(name: str, old: Tool | None, new: Tool | None) -> ToolDiff | None
 def pin_changes(
     old: Mapping[str, Mapping[str, str]] | None, new: Mapping[str, Mapping[str, str]] | None
 ) -> Iterator[ContentChange]:
-    """Yield what changed of which agent may use which version; None: any agent, any version."""
+    """Yield the changes of pinned tool versions, by agent. Pins of None mean that any agent may use any version."""
     words = ("pinned", "no longer pinned", "pinned to another version")
     if old is None or new is None:
         if old != new:
@@ -221,7 +224,6 @@ def pin_changes(
 def _change(
     field: str, old: Any, new: Any, *, comes: Direction, words: Sequence[str] = ("added", "removed", _CHANGED)
 ) -> ContentChange:
-    """Return the change of what comes (`comes` is what that does), goes or is replaced, with the word for it."""
     if old is None:
         return ContentChange(field, comes, old, new, words[0])
     if new is None:
@@ -229,8 +231,8 @@ def _change(
     return ContentChange(field, _UNCLEAR, old, new, words[2])
 
 
-# What a field demands: more is stricter. Without an effect class the gate is the scope alone, and limits may excuse
-# from approval: neither more nor less. An idempotency key that is derived need not be given.
+# The rank of each demand; a higher rank is stricter. A tool without an effect class cannot be compared, because it only
+# needs the scope, and limits can replace its approval. With a derived idempotency key, the session need not have a key.
 _RANKS: Final[dict[str, Callable[[Any], float | None]]] = {
     "risk_tier": list(RiskTier).index,
     "effect_class": lambda name: None if name is None else list(EffectClass).index(name),
@@ -248,7 +250,8 @@ _RANKS: Final[dict[str, Callable[[Any], float | None]]] = {
     "flow.profile": lambda name: -1 if name is None else list(FlowProfile).index(name),
     "result.integrity": lambda name: name != Integrity.TRUSTED,
 }
-# Sets of which each member is one more demand, or admits more; what None stands for is another matter of each.
+# Fields with sets. An additional member either adds a demand or allows more. None has a different meaning in each
+# field.
 _SETS: Final = dict.fromkeys((
     "scopes", "provenance.required", "sensitive", "safety.requires", "flow.rules", "result.markings",
 ), _TIGHTENS) | dict.fromkeys((
@@ -256,35 +259,36 @@ _SETS: Final = dict.fromkeys((
     "result.created", "result.names", "result.trusted",
 ), _LOOSENS)  # fmt: skip
 _LABELS: Final = frozenset(("admits", "destructive", "flow", "result", "roles"))
-# How much is asked about an argument. One more that the call is aimed at is asked about, and may excuse the call.
+# The rank of the checks on an argument's role. An additional argument that names the target adds a check, but may also
+# make the call acceptable.
 _WEIGHTS: Final = {None: 0, "body": 1, "value": 2, "object": 3, "destination": 4, "url": 4, "address": 4}
-# What it changes that a field is stated at all: without purposes any will do, a program that is not listed may not run.
+# What changes if a field is added at all: without `purposes` any purpose is allowed, and a program that is not listed
+# does not run.
 _STATED: Final = {
     "purposes": (_TIGHTENS, ("restricted", "no longer restricted")),
     "program": (_LOOSENS, ("listed", "no longer listed")),
 }
-# What changes what the tool is, or what the policy is told about a call: only a person can say what follows.
+# Fields that define the tool itself or the request to the policy. Only a person can judge whether such a change loosens
+# the policy.
 _WEIGHED: Final = (
     "cli", "compensation", "config", "pdp_action", "pattern", "retries", "state", "timeout",
     "type", "idempotency.ttl", "safety.side_effects", "safety.idempotent", "release.deprecation",
     "ontology_pin", "id", "program.path", "contract",
 )  # fmt: skip
-_WORDS: Final = {"contract": "what a bundle has only a digest of changed (schemas, mapping, invariants, execution): "
-                             "see `pdp manifest diff`"}  # fmt: skip
+_WORDS: Final = {"contract": "schemas, mapping, invariants or execution changed: see `pdp manifest diff`"}
 
 
 def entry_changes(name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> tuple[ContentChange, ...]:
-    """Return what changed of what governs a tool, in the order of the fields' names.
+    """Return the governance changes between two effective entries of a tool, sorted by field.
 
-    `old` and `new` are effective entries as plain JSON, whole or as a bundle has them; None: there is none.
-
-    KeyError, TypeError, ValueError, AttributeError: an entry that no loader would have made.
+    Raises KeyError, TypeError, ValueError or AttributeError for an entry that no loader has checked.
     """
     if old is None or new is None:
         words = ("may be called now", "may no longer be called")
         return (_change("tools", name if old else None, name if new else None, comes=_LOOSENS, words=words),)
     before, after = _flat(old), _flat(new)
-    # Who took part counts for more than a stranger's word, and for less than the system's.
+    # Data that the parties of a conversation wrote is trusted more than untrusted data and less than data of the
+    # system.
     trusted = before.get("result.integrity") == after.get("result.integrity") == Integrity.TRUSTED
     sets = {**_SETS, "result.parties": _TIGHTENS if trusted else _LOOSENS}
     changes = [
@@ -307,7 +311,7 @@ def entry_changes(name: str, old: Mapping[str, Any] | None, new: Mapping[str, An
         ),
     ]
     if ("flow" in before) != ("flow" in after):
-        # Where labels are in use on one side alone, whatever they say there is more than nothing.
+        # If only one of the two versions uses labels, every label in it is stricter than no labels.
         used = _TIGHTENS if "flow" in after else _LOOSENS
         changes = [
             replace(change, direction=used) if change.name.partition(".")[0] in _LABELS else change
@@ -353,7 +357,7 @@ def _missing(values: list[Any] | None, others: list[Any] | None) -> list[Any]:
 
 
 def _listed(values: list[Any]) -> str:
-    # A limit stands before its argument, whatever the order of the keys is.
+    # The keys are sorted in reverse, so that `limit` is shown before `argument`.
     return ", ".join(
         value if isinstance(value, str) else " ".join(str(value[key]) for key in sorted(value, reverse=True))
         for value in values
@@ -361,7 +365,7 @@ def _listed(values: list[Any]) -> str:
 
 
 def _limits(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
-    """Yield which limits came and went, and whose window is another one: in a longer one a sum holds for longer."""
+    """Yield changes of limits. A longer window is stricter, because the limit then covers the sum of more calls."""
     old, new = before.get("limits", []), after.get("limits", [])
     rest = {"limits": list(old)}
     for was in _missing(old, new):
@@ -376,9 +380,10 @@ def _limits(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentCh
 
 
 def _markings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
-    """Yield both sides of each change: what the tool may touch, and what clears for data whose markings nobody knows.
+    """Yield two changes for each changed marking, because a marking of an entry has two opposite effects.
 
-    Of such data the entry's markings count as the data's own (policies/authz/lib/resource/resource.rego).
+    An added marking lets the tool use data with this marking. But data of unknown markings counts as having all of the
+    entry's markings, so the use of such data needs one more clearance (policies/authz/lib/resource/resource.rego).
     """
     old, new = before.get("markings"), after.get("markings")
     for values, verb, touches, clears in (
@@ -388,7 +393,7 @@ def _markings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Content
         if values:
             direction = _LOOSENS if verb == "added" else _TIGHTENS
             subject = f"{verb} {_listed(values)}: data"
-            yield ContentChange("markings", direction, old, new, f"{subject} so marked {touches}")
+            yield ContentChange("markings", direction, old, new, f"{subject} with this marking {touches}")
             yield ContentChange("markings", direction.opposite, old, new, f"{subject} of unknown markings {clears}")
 
 
@@ -403,7 +408,7 @@ def _roles(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentCha
 
 
 def _mappings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
-    """Yield what the policy is told otherwise: a fact loosens that the model, or the manifest itself, now may state."""
+    """Yield mapping changes. A change loosens the rules if it lets model arguments or a constant set the value."""
     for field in ("resource", "context"):
         old, new = (
             {".".join(map(str, path)): value for path, value in mapped_values(entry.get(field), (field,))}
@@ -412,10 +417,10 @@ def _mappings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Content
         for name in (name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)):
             was, now = old.get(name), new.get(name)
             direction, words = _UNCLEAR, _CHANGED
-            if _of_model(now) and not _of_model(was):
-                direction, words = _LOOSENS, f"from the model's arguments now: {_replaced(was, now)}"
+            if _reads_arguments(now) and not _reads_arguments(was):
+                direction, words = _LOOSENS, f"now from the model's arguments: {_replaced(was, now)}"
             elif _SESSION.match(str(was)) and _constants(now) - _constants(was):
-                direction, words = _LOOSENS, f"may be a constant now: {_replaced(was, now)}"
+                direction, words = _LOOSENS, f"may now be a constant: {_replaced(was, now)}"
             yield ContentChange(name, direction, was, now, words)
 
 
@@ -425,7 +430,7 @@ def _constants(value: Any) -> frozenset[str]:
     return frozenset() if value is None else frozenset((json.dumps(value),))
 
 
-def _of_model(value: Any) -> bool:
+def _reads_arguments(value: Any) -> bool:
     return isinstance(value, str) and value.startswith("$") and _ARGUMENTS.search(value) is not None
 
 

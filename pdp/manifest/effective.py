@@ -1,11 +1,8 @@
-"""The effective manifest: manifest and governance file merged, as the enforcement point and the policy see it.
+"""The effective manifest: manifest and governance file merged, as the enforcement point and the policy use it.
 
-A field that only one side states holds as stated. Where both do, the stricter holds, field by field: see the table at
-the end. An empty intersection admits nobody. Members of the two mappings that both state are the governance file's: the
-mapping feeds the policy, so its author has the last word. So are roles of arguments that both state.
-
-Labels are in use where an entry states `result`, `roles`, `admits` or `flow`, or the governance file `flow`; then every
-entry has a profile.
+If both files define a field, the stricter value applies (see `_JOINS`); lists without a common value allow nothing. In
+`resource`, `context` and `roles`, members of the governance file override members of the manifest. If any entry has
+`result`, `roles`, `admits` or `flow`, or the governance file has `flow`, every entry gets a flow profile.
 """
 
 from collections.abc import Callable, Mapping
@@ -55,10 +52,10 @@ FOR_POLICY: Final = (
     "idempotency", "limits", "approval", "provenance", "writes", "release", "accepts", "result", "roles", "admits",
     "destructive", "flow",
 )  # fmt: skip
-"""The fields of an entry that the policy may read.
+"""The fields of a manifest entry that the policy may read.
 
-The rest (schemas, mappings, invariants, how it runs) concerns the enforcement point alone; the document has a digest of
-it, so that the manifest's digest covers it all.
+The other fields (schemas, mappings, invariants, execution) are for the enforcement point alone. The policy gets a
+digest of them, so that the manifest's digest covers all fields.
 """
 
 _UNORDERED: Final = (("cli", "env"), ("safety", "requires"), ("state", "reads"))
@@ -66,17 +63,13 @@ _UNORDERED: Final = (("cli", "env"), ("safety", "requires"), ("state", "reads"))
 
 @dataclass(frozen=True, slots=True)
 class EffectiveManifest:
-    """Every tool with all that holds for it, read-only through and through. Make it with `effective_manifest`.
+    """The effective entries of all tools. It is immutable; create it with `effective_manifest`.
 
-    Attributes:
-        digest: `sha256:` and 64 hexadecimal digits, over the RFC 8785 form of `document`. The same content has the same
-            digest, whatever its spelling, order or file format.
-        tools: the effective entries by name, in the manifest's order.
-        tracks_flow: whether labels are in use: what a run has seen counts.
-        document: what the policy engine gets, plain JSON: `{"manifest_version", "agents"?: {agent: {tool: version}},
-            "tools": {name: entry}}`. An entry has what is stated of `FOR_POLICY`, `approval.expires_seconds`, and
-            `contract`, a digest of what the policy does not read.
-        ontology: the ontology that the manifest names; its types stand in the schemas that refer to them.
+    `digest` is `sha256:` and 64 hexadecimal digits, over the RFC 8785 form of `document`, so equal content has the same
+    digest in every layout and file format. `tracks_flow` is true if decisions depend on the data that a run has read.
+    `document` is the policy engine's input: `{"manifest_version", "agents"?: {agent: {tool: version}}, "tools": {name:
+    entry}}`. Each entry has the fields of `FOR_POLICY`, `approval.expires_seconds`, and `contract`, which is a digest
+    of all other fields.
     """
 
     version: str
@@ -88,17 +81,12 @@ class EffectiveManifest:
 
 
 def effective_manifest(manifest: Manifest, governance: Governance | None = None) -> EffectiveManifest:
-    """Merge a manifest with a governance file, the stricter holding.
-
-    `pdp.manifest.load.load_effective` does so from files and checks what they only decide together.
-
-    UsageError: two tools of one name.
-    """
+    """Merge a manifest with a governance file. Raise `UsageError` if two tools have the same name."""
     governance = governance or Governance()
     tools: dict[str, Tool] = {}
     for declared in manifest.tools:
         if declared.name in tools:
-            raise UsageError(f"tool {declared.name} is declared twice", hint="names are unique: rename or remove one")
+            raise UsageError(f"tool {declared.name} is declared twice", hint="rename or remove one of them")
         tools[declared.name] = effective_tool(declared, governance.rules_of(declared.action), governance.programs)
     if any(tool.is_labelled for tool in tools.values()):
         tools = {name: _with_profile(tool) for name, tool in tools.items()}
@@ -109,7 +97,7 @@ def effective_manifest(manifest: Manifest, governance: Governance | None = None)
 def made_of(
     version: str, tools: Mapping[str, Tool], *, agents: Mapping[str, Mapping[str, str]] | None
 ) -> EffectiveManifest:
-    """Return the effective manifest of effective entries, by name; `agents` None: any agent may use any tool."""
+    """Return an effective manifest with the given entries. If `agents` is None, any agent may use any tool."""
     document: dict[str, Any] = {
         "manifest_version": version,
         "tools": {name: _entry(tool) for name, tool in tools.items()},
@@ -133,10 +121,7 @@ def _with_profile(tool: Tool) -> Tool:
 def effective_tool(
     declared: DeclaredTool, rules: ActionRules | None, programs: Mapping[str, Program] | None = None
 ) -> Tool:
-    """Return one effective entry: `declared` merged with the rules for its action, defaults filled in.
-
-    An entry without effect class needs no approval within its limits, one with it does.
-    """
+    """Return the effective entry of a tool: merged with the rules for its action, with defaults filled in."""
     fields = {name: getattr(declared, name) for name in DeclaredTool.model_fields}
     merged = merged_fields(declared, rules)
     approval = merged["approval"]
@@ -155,7 +140,7 @@ def effective_tool(
         "writes": merged["writes"] or Writes.NONE,
         "sensitive": merged["sensitive"] or (),
     }
-    # Every part was validated when it was read or made; once more would only take time.
+    # The record is created without validation, because every part of it is already validated.
     return Tool.model_construct(**fields)
 
 
@@ -165,24 +150,19 @@ def _entry(tool: Tool) -> dict[str, Any]:
     for record, name in _UNORDERED:
         if record in whole:
             whole[record][name] = sorted(whole[record][name])
-    # Policies compare numbers; what an ISO 8601 duration is in seconds they cannot work out.
+    # Durations are also given as numbers, because policies compare numbers and cannot parse ISO 8601.
     entry["approval"]["expires_seconds"] = duration_seconds(tool.approval.expires)
     entry["contract"] = digest(canonical(whole))
     return entry
 
 
 def merged_fields(tool: Governable, rules: ActionRules | None) -> dict[str, Any]:
-    """Return the governable fields of the effective entry; what neither side states is None.
-
-    Lists in which order means nothing are sorted, each item once, so that the same content is the same value.
-    """
+    """Return a tool's fields merged with the rules for its action. Lists whose order has no meaning are sorted."""
     other = rules or ActionRules()
     return {name: join(getattr(tool, name), getattr(other, name)) for name, join in _JOINS.items()}
 
 
 def _stated(join: _Join) -> _Join:
-    """Return the join of a field that a side may leave out: then it holds as the other one states it."""
-
     def joined(first: Any, second: Any) -> Any:
         if first is None:
             return second
@@ -192,7 +172,7 @@ def _stated(join: _Join) -> _Join:
 
 
 def _heavier(ranks: type[StrEnum]) -> _Join:
-    order = list(ranks)  # lightest first
+    order = list(ranks)  # The enum lists its members from the lightest to the heaviest.
     return _stated(partial(max, key=order.index))
 
 
@@ -214,7 +194,8 @@ def _intersection(first: Terms, second: Terms) -> Terms:
 
 def _record(model: type[Record], **joins: _Join) -> _Join:
     def joined(first: Any, second: Any) -> Any:
-        # What only one side states is joined with itself, so that its lists are sorted as well.
+        # If only one file has the record, the record is joined with itself, so that its lists are sorted in this case
+        # as well.
         sides = (first or second, second or first)
         if None in sides:
             return None
@@ -229,7 +210,7 @@ _JOINS: Final[dict[str, _Join]] = {
     "scopes": _union,
     "markings": _intersection,
     "purposes": _intersection,
-    # A key that is remembered for longer protects for longer from a second effect.
+    # The longer duration counts: the longer a key is remembered, the longer it prevents a second effect.
     "idempotency": _record(
         Idempotency, required=or_, key=_stated(max), ttl=_stated(partial(max, key=duration_seconds))
     ),
@@ -258,4 +239,4 @@ _JOINS: Final[dict[str, _Join]] = {
     "destructive": _stated(or_),
     "flow": _record(FlowRules, profile=_heavier(FlowProfile), rules=_union, otherwise=_heavier(Otherwise)),
 }
-"""What holds of a governable field that manifest and governance file state, by its name."""
+"""For each field that both files may define: the function that merges its two values."""

@@ -1,6 +1,6 @@
-"""What the model may see of a manifest: names, descriptions and parameters, and nothing else.
+"""The part of a manifest that a model sees: names, descriptions and parameters.
 
-Governance fields never cross the boundary to the model (tool registry document, "Manifest → LLM → PEP").
+Governance fields are never shown to the model (tool registry document, "Manifest → LLM → PEP").
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from pdp.manifest.schema.walk import SchemaNode, argument_schemas
 
 
 class ExportFormat(StrEnum):
-    """Whose form of a tool list is wanted."""
+    """The format of an exported tool list."""
 
     PLAIN = "plain"
     OPENAI = "openai"
@@ -25,17 +25,13 @@ class ExportFormat(StrEnum):
 
 
 def export_tools(tools: Iterable[DeclaredTool], form: ExportFormat | str) -> list[dict[str, Any]]:
-    """Return what a model is told of these tools, in their order, plain JSON.
+    """Return the tools as a model sees them, in order, as plain JSON. Raise `UsageError` if the format is unknown.
 
-    `plain` is the payload as the tool registry document prints it: `{name, parameters: {argument: type name}}`. The
-    others hold the description, with the invariants' rules that it does not contain yet, and the JSON Schema that
-    arguments are validated with: openai `{type, function: {name, description, parameters}}`, anthropic
-    `{name, description, input_schema}`, mcp `{name, description, inputSchema}`. A tool without description has none.
-
-    UsageError: not one of the formats.
+    `plain` is the format of the tool registry document: `{name, parameters: {argument: type name}}`. The other formats
+    include the JSON Schema that validates the arguments, and the description of the tool, if any (see `described`).
     """
     if form not in list(ExportFormat):
-        raise UsageError(f"{shown_name(form)} is not a format of a tool list", hint=f"known: {', '.join(ExportFormat)}")
+        raise UsageError(f"{shown_name(form)} is not a tool list format", hint=f"known: {', '.join(ExportFormat)}")
     return [_exported(tool, ExportFormat(form)) for tool in tools]
 
 
@@ -54,7 +50,7 @@ def _exported(tool: DeclaredTool, form: ExportFormat) -> dict[str, Any]:
 
 
 def described(tool: DeclaredTool) -> str:
-    """Return the tool's description, then each invariant's rule that it does not contain, one a line."""
+    """Return the tool's description, with a line added for each invariant whose `rule` text is not part of it."""
     text = tool.description or ""
     for invariant in tool.invariants:
         if invariant.rule not in text:
@@ -63,12 +59,11 @@ def described(tool: DeclaredTool) -> str:
 
 
 def _type_name(schema: SchemaNode) -> str:
-    """Return a word for a type: `number`, `string | null`; `any` where the schema names none."""
     kinds = schema.kinds
     return "any" if kinds is None else " | ".join([*sorted(kinds - {"null"}), *sorted(kinds & {"null"})])
 
 
-# A `$comment` is for maintainers of the schema.
+# A `$comment` is for the schema's maintainers, not for the model.
 def _without_comments(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema

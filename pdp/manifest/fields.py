@@ -1,4 +1,4 @@
-"""The scalar types of manifest fields: names, classes, durations, versions. Each says what it must be."""
+"""The scalar types of manifest fields: names, classes, durations, versions. Errors describe the valid values."""
 
 import re
 from datetime import timedelta
@@ -13,7 +13,7 @@ from pdp.documents import FieldError, shown_name
 
 
 class RiskTier(StrEnum):
-    """How much harm a call can do, lowest first (tool registry document, entry schema)."""
+    """The harm that a call can do, from the lowest to the highest (tool registry document, entry schema)."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -21,7 +21,7 @@ class RiskTier(StrEnum):
 
 
 class EffectClass(StrEnum):
-    """What a call touches, lightest first (tool pattern library, 9.2)."""
+    """The kind of effect that a call has, from the lightest to the heaviest (tool pattern library, 9.2)."""
 
     PURE = "pure"
     READ_INTERNAL = "read-internal"
@@ -32,7 +32,7 @@ class EffectClass(StrEnum):
 
 
 READ_CLASSES: Final = frozenset((EffectClass.PURE, EffectClass.READ_INTERNAL, EffectClass.READ_EXTERNAL))
-"""The classes whose tools change nothing."""
+"""The effect classes of tools that change nothing."""
 
 EFFECT_TIERS: Final = {
     EffectClass.PURE: RiskTier.LOW,
@@ -42,11 +42,11 @@ EFFECT_TIERS: Final = {
     EffectClass.COMMIT_LOW: RiskTier.MEDIUM,
     EffectClass.COMMIT_HIGH: RiskTier.HIGH,
 }
-"""The risk tier of an entry that states none, by its effect class; one without a class has the highest."""
+"""The default risk tier by effect class. An entry without an effect class has the highest tier."""
 
 
 class Pattern(StrEnum):
-    """The ten patterns that every tool fits (tool pattern library, 9.3)."""
+    """The ten tool patterns (tool pattern library, 9.3)."""
 
     EXTRACTION = "extraction"
     LOOKUP = "lookup"
@@ -72,15 +72,11 @@ PATTERN_EFFECTS: Final = {
     Pattern.CONVERSION: EffectClass.PURE,
     Pattern.SEARCH: EffectClass.READ_INTERNAL,
 }
-"""The effect class that each pattern fixes (tool pattern library, 9.3)."""
+"""The effect class that each pattern requires (tool pattern library, 9.3)."""
 
 
 class Clause(StrEnum):
-    """The clauses that a governance file can demand: the six of the universal contract, and `provenance`.
-
-    The six are in the order of the document (tool pattern library, 9.1). `provenance` is a requirement of the tool
-    boundary document.
-    """
+    """The clauses that a governance file can require: six of the tool pattern library (9.1), and `provenance`."""
 
     TYPED = "typed"
     VERSIONED = "versioned"
@@ -92,11 +88,11 @@ class Clause(StrEnum):
 
 
 UNIVERSAL_CLAUSES: Final = tuple(clause for clause in Clause if clause is not Clause.PROVENANCE)
-"""The six clauses of the universal contract."""
+"""The six clauses of the universal contract in the tool pattern library (9.1)."""
 
 
 class NotATool(StrEnum):
-    """The rules that say what is not a tool (tool pattern library, 9.4; pdp/manifest/rules/forbidden.py)."""
+    """The reasons to reject an entry that is not a tool (tool pattern library, 9.4; see pdp/manifest/rules)."""
 
     UNTYPED = "not_a_tool.untyped"
     FREE_TEXT = "not_a_tool.free_text"
@@ -105,10 +101,7 @@ class NotATool(StrEnum):
 
 
 class Writes(StrEnum):
-    """Where a tool's durable output goes, lightest first (tool boundary document).
-
-    The contract rejects every call of a tool that writes `canonical` memory.
-    """
+    """Where a tool stores durable output (tool boundary document). Calls that write to `canonical` are rejected."""
 
     NONE = "none"
     PROPOSAL = "proposal"
@@ -116,14 +109,14 @@ class Writes(StrEnum):
 
 
 class Integrity(StrEnum):
-    """Whether what a tool returns may be believed, lightest first. Absent: untrusted."""
+    """Whether the result of a tool is trusted. The default is untrusted."""
 
     TRUSTED = "trusted"
     UNTRUSTED = "untrusted"
 
 
 class ArgumentRole(StrEnum):
-    """What a tool does with an argument: who gets it, what it touches, how much, what it fetches, what it says."""
+    """The purpose of an argument: recipient, target object, amount, fetched URL, address or content."""
 
     DESTINATION = "destination"
     OBJECT = "object"
@@ -134,11 +127,11 @@ class ArgumentRole(StrEnum):
 
 
 SINKS: Final = frozenset((ArgumentRole.DESTINATION, ArgumentRole.URL, ArgumentRole.ADDRESS))
-"""The roles by which data may leave."""
+"""The roles of arguments through which data can leave the system."""
 
 
 class FlowProfile(StrEnum):
-    """Which rules about a run hold, lightest first."""
+    """A preset selection of data flow rules for a run, from the least to the most strict."""
 
     WATCH = "watch"
     BALANCED = "balanced"
@@ -149,11 +142,11 @@ FlowRule = Literal[
     "target_untrusted", "value_untrusted", "address_untrusted", "address_composed", "link_untrusted", "egress",
     "destructive", "aimless", "not_anchored", "off_plan",
 ]  # fmt: skip
-"""The rules about a run, each by the end of its reason code `flow.<rule>`."""
+"""The names of the data flow rules. A call that breaks a rule gets the reason code `flow.<rule>`."""
 
 
 class Otherwise(StrEnum):
-    """What a call that breaks a rule about its run gets, lightest first."""
+    """The verdict for a call that breaks a data flow rule, from mild to strict."""
 
     STEP_UP = "step_up"
     DENY = "deny"
@@ -165,12 +158,13 @@ _DURATION = re.compile(
     re.ASCII,
 )
 _UNIT = re.compile(r"\d{1,12}(?:\.\d{1,12})?", re.ASCII)
-# A longer one is a mistake; clocks and locks end at some hundreds of years, and a call would fail there.
+# The maximum duration. A longer one would be a mistake, and would exceed the range of clocks and locks when a call
+# runs.
 _LONGEST: Final = timedelta(days=36_500)
 
 
 def matching(pattern: str, message: str, hint: str | None = None) -> AfterValidator:
-    """Return the validator of texts that match a pattern as a whole; `message` says what they must be."""
+    """Return a validator for texts that match the whole `pattern`. `message` is the error for all other texts."""
     compiled = re.compile(pattern)
 
     def check(text: str) -> str:
@@ -190,10 +184,7 @@ def _semver(text: str) -> str:
 
 
 def duration_seconds(duration: str) -> float:
-    """Return the length of an ISO 8601 duration.
-
-    FieldError: not a duration.
-    """
+    """Return the length of an ISO 8601 duration in seconds. Raise `FieldError` for any other text."""
     match = _DURATION.fullmatch(duration)
     if match is None:
         raise FieldError(
@@ -204,10 +195,7 @@ def duration_seconds(duration: str) -> float:
 
 
 def normal_duration(text: str) -> str:
-    """Return a duration in hours, minutes and seconds.
-
-    FieldError: not a duration, or none that a field may have.
-    """
+    """Rewrite a duration in hours, minutes and seconds. Raise `FieldError` if it is invalid, zero or too long."""
     length = timedelta(seconds=duration_seconds(text))
     if not length:
         raise FieldError("must be longer than zero")
@@ -221,19 +209,16 @@ def normal_duration(text: str) -> str:
 
 
 def decimal_unit(value: Any) -> str:
-    """Return a unit of sums, a number or its text, as a plain decimal such as `0.01`.
-
-    FieldError: not a number above zero, or one that no sum can be counted in.
-    """
+    """Return the `unit` of a limit as a plain decimal such as `0.01`. Raise `FieldError` unless it is above zero."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     text = format(Decimal(str(value)), "f") if number else str(value)
     if not _UNIT.fullmatch(text) or not Decimal(text):
-        raise FieldError("must be a decimal above zero", "such as 1, 0.01 or '0.000001'; at most 12 places")
+        raise FieldError("must be a decimal above zero", "such as 1, 0.01 or '0.000001'; at most 12 decimal places")
     return format(Decimal(text).normalize(), "f")
 
 
 def latency_seconds(latency: str) -> float:
-    """Return the length in seconds of a latency objective."""
+    """Return the seconds of a latency objective such as `200ms` or `1.5s`."""
     return float(latency[:-2]) / 1000 if latency.endswith("ms") else float(latency[:-1])
 
 
@@ -248,26 +233,26 @@ Name = Annotated[
 Term = Annotated[
     StrictStr, matching(r"[^\s\x00-\x1f\x7f-\x9f]{1,200}", "must be one word without blanks, at most 200 characters")
 ]
-"""A scope, marking, purpose, role or the like."""
+"""A scope, marking, purpose, role or similar name."""
 
 SUBJECT: Final = "$subject"
-"""Among approvers: the person whose own agent makes the call. Governance alone names it, never for commit-high."""
+"""The approver that stands for the person whose agent makes the call. Only the governance file may name it."""
 
 Text = Annotated[StrictStr, StringConstraints(min_length=1, max_length=20_000)]
-"""Text for people or for the model."""
+"""Text that a person or the model reads."""
 
 
 def _field_path(text: str) -> str:
     if not re.fullmatch(r"(?:/(?:[^~/]|~[01])+){0,32}", text) or len(text) > 512:  # noqa: PLR2004
         raise FieldError(
             "must be a JSON pointer into the result",
-            "such as /id, which of a list of objects is each one's; `*` is any member, and the empty text all of it",
+            "such as /id (in a list, the id of each item); `*` is any member, and the empty text the whole result",
         )
     return text
 
 
 FieldPath = Annotated[StrictStr, AfterValidator(_field_path)]
-"""Fields of a result: a JSON pointer that passes through the items of lists; `*` is any member."""
+"""A JSON pointer to fields of a result. Lists are passed through, and `*` matches any member."""
 
 Latency = Annotated[
     StrictStr,
@@ -280,43 +265,37 @@ Latency = Annotated[
 Percentile = Annotated[str, matching(r"p[0-9]{1,2}(\.[0-9]{1,2})?", "must be a percentile", "such as p50 or p99")]
 Semver = Annotated[StrictStr, AfterValidator(_semver)]
 Unit = Annotated[str, BeforeValidator(decimal_unit)]
-"""The smallest unit that a sum is counted in, as the text of a decimal."""
+"""The unit of which all amounts of a limit are multiples, as decimal text."""
 
 Duration = Annotated[StrictStr, AfterValidator(normal_duration)]
-"""An ISO 8601 duration of weeks, days, hours, minutes, seconds, at most a hundred years; P1D is kept as PT24H."""
+"""An ISO 8601 duration of weeks, days, hours, minutes and seconds, at most 100 years. P1D is stored as PT24H."""
 
 
 _ARGV_TOKEN: Final = re.compile(
     r"\{\{|\}\}|\{(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)(?::(?P<flag>-[^{}\s]*))?\}|(?P<brace>[{}])"
 )
-_ARGV_HINT: Final = "write `{argument}`, or `{argument:--flag}` as a whole item; a brace itself is `{{` or `}}`"
+_ARGV_HINT: Final = "write `{argument}`, or `{argument:--flag}` as a whole item; escape a brace as `{{` or `}}`"
 
 
 class ArgvItem(NamedTuple):
-    """One item of a template: literal `parts` and names of arguments in turn, beginning and ending with a literal.
-
-    `flag` is what stands before the value of the one argument.
-    """
+    """An item of a command line: literals and argument names in turn. `flag` is the option in `{argument:--flag}`."""
 
     parts: tuple[str, ...]
     flag: str | None = None
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The names of the arguments in it."""
+        """The names of the arguments that the item contains."""
         return self.parts[1::2]
 
 
 def may_take_value(text: str) -> bool:
-    """Return whether an item is an option that may take its value from what follows it."""
+    """Return whether a command line item is an option that may take its value from the next item."""
     return text.startswith("-") and "=" not in text
 
 
 def argv_item(text: str) -> ArgvItem:
-    """Read one item.
-
-    FieldError: a lone brace, or a flag that is not the whole item.
-    """
+    """Parse a command line item. Raise `FieldError` for an unpaired brace, or for a `flag` beside other text."""
     parts, flag, literal, end = [], None, "", 0
     for token in _ARGV_TOKEN.finditer(text):
         literal += text[end : token.start()]
@@ -327,7 +306,7 @@ def argv_item(text: str) -> ArgvItem:
             literal += token[0][0]
             continue
         if token["flag"] and token[0] != text:
-            raise FieldError(f"has `{token[0]}` within an item", _ARGV_HINT)
+            raise FieldError(f"has `{token[0]}` beside other text of the same item", _ARGV_HINT)
         flag = token["flag"]
         parts += [literal, token["name"]]
         literal = ""
@@ -347,11 +326,11 @@ def _argv_item_text(text: str) -> str:
 def _argv(argv: tuple[str, ...]) -> tuple[str, ...]:
     if names := argv_item(argv[0]).arguments:
         message = f"must begin with a program, not with argument {shown_name(names[0])}"
-        raise FieldError(message, "the model chooses arguments, never a program")
+        raise FieldError(message, "write the program's name as the first item")
     if not argv[0].strip():
         raise FieldError("must begin with a program, and its first item is empty", "name the program: `[grep, ...]`")
     return argv
 
 
 Argv = Annotated[tuple[Annotated[Text, AfterValidator(_argv_item_text)], ...], AfterValidator(_argv)]
-"""The template of a command line. The model writes no option and no program in it."""
+"""The template of a command line. The model cannot choose the program or its options."""

@@ -1,7 +1,4 @@
-"""Load manifests and governance files: every fault of a file at once, each with its place.
-
-`load_effective` is what an enforcement point needs; it also finds what the two files only get wrong together.
-"""
+"""Load manifests and governance files, and report all faults at once with their locations."""
 
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
@@ -31,9 +28,9 @@ from pdp.manifest.spellings import expanded_entry, expanded_rules, manifest_root
 
 
 class LoadOptions(TypedDict, total=False):
-    """The texts of both files, when they have been read already; `strict`: take warnings for faults.
+    """Options of the loaders. With `strict`, warnings count as faults; otherwise they are added to the list `warnings`.
 
-    `warnings`: where to add what is legal yet likely a mistake, in the order of the places.
+    `manifest_text` and `governance_text` are the contents of the files, if the caller has already read them.
     """
 
     manifest_text: bytes | None
@@ -43,7 +40,7 @@ class LoadOptions(TypedDict, total=False):
 
 
 def load_manifest(path: pathlib.Path | str, **options: Unpack[LoadOptions]) -> Manifest:
-    """Load a manifest by itself, whatever programs its tools run. Errors as of `load_both`."""
+    """Load a manifest alone, without checks of its command lines. Raises the same errors as `load_effective`."""
     return load_both(path, programs=False, **options)[0]
 
 
@@ -54,17 +51,16 @@ def load_both(
     programs: bool = True,
     **options: Unpack[LoadOptions],
 ) -> tuple[Manifest, Governance | None]:
-    """Load a manifest and its governance file, YAML or JSON, and check them together; `-` is standard input.
+    """Load a manifest and its governance file, and check them together. Raises the same errors as `load_effective`.
 
-    `programs`: the command lines of tools have to be what the governance file lists. UsageError: a file cannot be read.
-    FileFaultsError: a file is faulty, or the two do not go together; every fault of both.
+    Unless `programs` is false, the governance file must list the programs that tools run, with their options.
     """
     strict, warnings = options.get("strict", False), options.get("warnings")
     file = _ManifestFile(manifest, options.get("manifest_text"))
     rules = None if governance is None else _GovernanceFile(governance, options.get("governance_text"))
     doubtful = strict or warnings is not None
     if doubtful:
-        from pdp.manifest.rules.lint import naming_doubts  # noqa: PLC0415 - authors ask
+        from pdp.manifest.rules.lint import naming_doubts  # noqa: PLC0415 - only needed by authors
 
         for entry in file.entries:
             if entry.tool is not None:
@@ -82,12 +78,27 @@ def load_both(
 def load_effective(
     manifest: pathlib.Path | str, governance: pathlib.Path | str | None = None, **options: Unpack[LoadOptions]
 ) -> EffectiveManifest:
-    """Load a manifest and its governance file, and merge them. Arguments and errors as of `load_both`."""
+    """Load a manifest and its governance file, and merge them.
+
+    Args:
+        manifest: the path of the manifest, YAML or JSON; `-` for standard input.
+        governance: the path of the governance file; None to load the manifest alone.
+        options: see `LoadOptions`.
+
+    Raises:
+        UsageError: a file cannot be read.
+        FileFaultsError: a file has faults, or the two files contradict each other. It lists all faults with locations.
+
+    Examples:
+        >>> sorted(load_effective("manifest.json", "governance.yaml").tools)
+        ['initiate_wire', 'lookup_beneficiary', 'validate_payment']
+    """
     return effective_manifest(*load_both(manifest, governance, **options))
 
 
 _STAND_INS: Final = {"name": "unnamed_tool", "schema": {"type": "object"}}
-# What the rules about effective entries ask for. Where some of it was faulty, they would ask for what is there.
+# Fields that the rules about effective entries read. If one of these fields is faulty, the rules are skipped, because
+# they would report the field as missing.
 _DECIDING: Final = frozenset((
     "approval", "cli", "compensation", "effect_class", "idempotency", "name", "pattern", "pdp_action", "resource",
     "provenance", "risk_tier", "safety", "schema", "scopes", "writes",
@@ -95,12 +106,8 @@ _DECIDING: Final = frozenset((
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    """One tool entry as far as it could be read; `tool` is None when nothing of it can be used.
-
-    `unusable` fields were faulty and are left out of it; `where` gives the path in the document for a path in the
-    entry; `sound`: its schema has no fault.
-    """
+class _LoadedEntry:
+    """The valid part of an entry. `where` maps paths in it to paths in the file. `sound`: no schema has faults."""
 
     tool: DeclaredTool | None
     unusable: frozenset[str]
@@ -127,7 +134,7 @@ class _ManifestFile(FaultyFile):
         agents = self._head.agents if self._head else None
         self.pinned = None if agents is None else frozenset(name for agent in agents for name in agent.tools)
         self.ontology = self._head.ontology if self._head else None
-        self.entries: list[_Entry] = []
+        self.entries: list[_LoadedEntry] = []
         for at, record in enumerate(records if isinstance(records, list) else ()):
             base: Path = ("tools", at) if root is self.document.value else ()
             expanded = expanded_entry(record, definitions, self._folder)
@@ -135,15 +142,15 @@ class _ManifestFile(FaultyFile):
         self._check_across()
 
     def _read_ontology(self, head: dict[str, Any]) -> dict[str, Any] | None:
-        """Put the ontology into `head` for its file's name; return its types by each reference; None: it is faulty."""
+        """Replace the ontology's file name in `head` by its content. Return its types, or None if it has faults."""
         if head.get("ontology") is None:
             return {}
         stated = head.pop("ontology")
         name = stated if isinstance(stated, str) else ""
         path = path_beside(self._folder, name) if name else None
         if path is None and not isinstance(stated, dict):
-            message = f"`ontology` leads nowhere: {name:.80}" if name else "`ontology` must be the name of a file"
-            hint = "name a file of `version` and `$defs` in the manifest's folder; `ontology_pin` is for the version"
+            message = f"`ontology` file not found: {name:.80}" if name else "`ontology` must be the name of a file"
+            hint = "name a file in the manifest's folder with `version` and `$defs`; `ontology_pin` states the version"
             self.add_findings([Finding(("ontology",), message, hint)])
             return None
         file = FaultyFile(path, None, "file of an ontology") if path else self
@@ -159,7 +166,6 @@ class _ManifestFile(FaultyFile):
         return types | {f"{name}#/$defs/{of}": schema for of, schema in types.items()}
 
     def manifest(self) -> Manifest:
-        """Return the manifest; only of a file without faults."""
         if self._head is None:
             raise FileFaultsError(self.faults)
         tools = (entry.tool for entry in self.entries if entry.tool is not None)
@@ -177,12 +183,13 @@ class _ManifestFile(FaultyFile):
             for at, entry in enumerate(self.entries)
             if entry.tool is not None and "name" not in entry.unusable
         }
-        # Pins are compared with versions: where some are unknown, only what is known to be wrong is reported.
+        # Pins are compared with the tools' versions. If some versions are unknown, only faults that do not depend on
+        # them are reported.
         known = all(entry.tool is not None and not {"name", "version"} & entry.unusable for entry in self.entries)
         agents = self._head.agents if self._head and known and not self._unusable else None
         self.add_findings(manifest_findings(tools, agents or (), self.ontology), self._where)
         if any(tool.invariants for tool in tools.values()):
-            from pdp.manifest.rules.paths import plan_findings  # noqa: PLC0415 - only manifests with invariants
+            from pdp.manifest.rules.paths import plan_findings  # noqa: PLC0415 - only needed with invariants
 
             self.add_findings(plan_findings(tools), self._where)
 
@@ -210,7 +217,7 @@ class _GovernanceFile(FaultyFile):
                 self.add_findings(_mapping_findings(rules, None), where)
 
     def _check_programs(self, programs: Mapping[str, Program]) -> None:
-        from pdp.manifest.programs import program_path  # noqa: PLC0415 - only where programs are listed
+        from pdp.manifest.programs import program_path  # noqa: PLC0415 - only needed if programs are listed
 
         for name, program in programs.items():
             try:
@@ -219,20 +226,17 @@ class _GovernanceFile(FaultyFile):
                 self.add_findings([Finding(("programs", name), error.message, error.hint)])
 
     def governance(self) -> Governance:
-        """Return the governance file, as far as it has no faults."""
         return self._head.model_copy(update={"actions": self.actions})
 
     def within(self, action: str) -> Callable[[Path], Path]:
-        """Return what gives the path in the document for a path in the rules of an action."""
         return partial(written_path, self.document.value["actions"][action], ("actions", action))
 
 
 def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, programs: bool, doubtful: bool) -> None:
-    """Find what is wrong with effective entries, what the two files get wrong together, and what is `doubtful`."""
     whole = governance.governance() if governance else Governance()
     actions, listed = whole.actions, whole.programs
     clauses = [clause for clause in whole.clauses if clause is not Clause.TYPED or not file.untyped]
-    # What a faulty governance file lists is not known.
+    # If the governance file is faulty, the programs that it lists are unknown, so they are not checked.
     programs = programs and (governance is None or all(fault.warning for fault in governance.faults))
     forms: dict[str, tuple[str, tuple[Any, ...]]] = {}
     staged = staged_commits(entry.tool for entry in file.entries if entry.tool is not None)
@@ -247,7 +251,7 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
             governance.add_findings(governable_findings(rules, tool), governance.within(tool.action))
             governance.add_findings(_mapping_findings(rules, tool), governance.within(tool.action))
         if programs and tool.type == "cli" and tool.cli is not None:
-            from pdp.manifest.programs import program_findings  # noqa: PLC0415 - only manifests of such tools
+            from pdp.manifest.programs import program_findings  # noqa: PLC0415 - only needed for type cli
 
             file.add_findings(program_findings(tool.cli, listed.get(tool.cli.argv[0])), entry.where)
         sound, decided = entry.sound, not entry.unusable & _DECIDING
@@ -258,7 +262,7 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
         if decided:
             findings += (*entry_findings(effective, tier_stated=stated), *form_findings(effective, forms))
         if decided and (clauses or doubtful):
-            from pdp.manifest.rules.lint import clause_findings, doubts  # noqa: PLC0415 - few enforcement points ask
+            from pdp.manifest.rules.lint import clause_findings, doubts  # noqa: PLC0415 - rarely needed by PEPs
 
             demanded = partial(clause_findings, effective, clauses, file.pinned, file.ontology, doubtful=doubtful)
             findings += demanded() if sound else ()
@@ -272,7 +276,6 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
 
 
 def _check_unmapped(file: _ManifestFile, governance: _GovernanceFile | None) -> None:
-    """Find actions of the governance file that no tool has; where there are faults, some tool may have them."""
     if governance is None or not all(fault.warning for fault in (*file.faults, *governance.faults)):
         return
     mapped = {entry.tool.action for entry in file.entries if entry.tool is not None}
@@ -289,10 +292,12 @@ def _check_unmapped(file: _ManifestFile, governance: _GovernanceFile | None) -> 
     )
 
 
-def _check_labels(file: _ManifestFile, governance: _GovernanceFile | None, entry: _Entry, effective: Tool) -> None:
+def _check_labels(
+    file: _ManifestFile, governance: _GovernanceFile | None, entry: _LoadedEntry, effective: Tool
+) -> None:
     if effective.result is None or entry.tool is None or not entry.sound or "result_schema" in entry.unusable:
         return
-    from pdp.manifest.rules.labels import label_findings  # noqa: PLC0415 - few manifests label results
+    from pdp.manifest.rules.labels import label_findings  # noqa: PLC0415 - only needed for labelled results
 
     file.add_findings(label_findings(entry.tool, effective), entry.where)
     rules = governance.actions.get(effective.action) if governance else None
@@ -300,8 +305,8 @@ def _check_labels(file: _ManifestFile, governance: _GovernanceFile | None, entry
         governance.add_findings(label_findings(rules, effective), governance.within(effective.action))
 
 
-# A field is the governance file's where that states it, and has made it what it is. Where the manifest's class is its
-# pattern's, one that disagrees is the governance file's.
+# A finding belongs to the governance file if that file sets the field and changes its effective value. If an effect
+# class does not match the pattern, although the manifest's own class does, the governance file is the cause.
 def _is_governed(path: Path, tool: DeclaredTool, rules: ActionRules, effective: Tool) -> bool:
     field = str(path[0])
     if field == "effect_class" and tool.pattern is not None:
@@ -316,18 +321,14 @@ def _read_entry(
     base: Path,
     sources: tuple[Mapping[str, Any], Mapping[str, Any] | None],
     file: FaultyFile,
-) -> _Entry:
-    """Read one tool entry, which stands at `base`, adding its faults and warnings to `file`.
-
-    `expansion` is the entry without short forms, and what is wrong with those. `sources`: the file's definitions, and
-    the types of its ontology; None: not known.
-    """
+) -> _LoadedEntry:
+    """Read the entry at the path `base`. Faults go to `file`. `sources` are the definitions that `$ref` may name."""
     where = partial(written_path, record, base)
     expanded, findings = expansion
     file.add_findings(findings, where)
     tool, unusable = file.read(DeclaredTool, expanded, where, _STAND_INS)
     if tool is None:
-        return _Entry(None, unusable, where)
+        return _LoadedEntry(None, unusable, where)
     schemas: dict[str, Any] = {}
     sound = "schema" not in unusable
     for field, stated in (("schema", tool.schema_ if sound else None), ("result_schema", tool.result_schema)):
@@ -336,23 +337,23 @@ def _read_entry(
             whole, faults = read_schema(stated, definitions, (field,), root_object=field == "schema", ontology=types)
             schemas["schema_" if field == "schema" else field] = whole
             sound = sound and all(fault.warning for fault in faults)
-            file.add_findings((one for one in faults if types is not None or one.rule != LEADS_OUT), where)
+            file.add_findings((fault for fault in faults if types is not None or fault.rule != LEADS_OUT), where)
     if sound:
         tool = tool.model_copy(update=schemas)
     if tool.pattern and tool.effect_class is None and "effect_class" not in unusable:
         tool = tool.model_copy(update={"effect_class": PATTERN_EFFECTS[tool.pattern]})
     file.add_findings(tool_findings(tool, unusable, sound=sound), where)
     file.add_findings(_special_findings(tool, unusable, sound=sound), where)
-    return _Entry(tool, unusable, where, sound)
+    return _LoadedEntry(tool, unusable, where, sound)
 
 
 def _special_findings(tool: DeclaredTool, unusable: frozenset[str], *, sound: bool) -> Iterator[Finding]:
-    """Yield what is wrong with parts that few entries have; an enforcement point loads the rules of each on demand."""
+    """Yield findings about rarely used fields. The checks are imported on demand, because imports take time."""
     if sound and tool.type == "cli" and tool.cli is not None:
         from pdp.manifest.programs import argv_findings  # noqa: PLC0415
 
         yield from argv_findings(tool.cli.argv, argument_schemas(tool.schema_))
-    # An answer whose schema was faulty is left out, and may well have had the shape.
+    # A faulty result schema was left out, so it is unknown whether it has the form of the pattern.
     if tool.pattern is not None and sound and "result_schema" not in unusable:
         from pdp.manifest.schema.shapes import shape_findings  # noqa: PLC0415
 
@@ -366,6 +367,6 @@ def _special_findings(tool: DeclaredTool, unusable: frozenset[str], *, sound: bo
 
 def _mapping_findings(rules: Governable, tool: DeclaredTool | None) -> Iterator[Finding]:
     if rules.context or rules.resource:
-        from pdp.manifest.rules.paths import mapping_findings  # noqa: PLC0415 - only where there are mappings
+        from pdp.manifest.rules.paths import mapping_findings  # noqa: PLC0415 - only needed for mappings
 
         yield from mapping_findings(rules, tool)

@@ -1,4 +1,4 @@
-"""Manifest and governance file as frozen models: what design.md names, one field each; unknown keys are errors."""
+"""Frozen models of manifest and governance file, with the fields that design.md describes. Unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ from pdp.manifest.fields import (
 from pdp.manifest.schema.references import self_contained
 from pdp.proposal import RejectionCode
 
-# Fields whose null says something else than their absence, or the same.
+# In these fields null is a valid value, so it does not count as absent.
 _NULLABLE: Final = frozenset(("correct", "default", "deprecation"))
 
 
 class Record(BaseModel):
-    """Base of every record of a manifest. Files may spell its fields in camelCase as well."""
+    """Base class of the models of manifest and governance file. In files, field names may also be in camelCase."""
 
-    # Built when it is first used: a process that decides once needs few of the records.
+    # Validators are built on first use, because a process that makes a single decision needs few of them.
     model_config = ConfigDict(
         defer_build=True,
         frozen=True,
@@ -74,7 +74,7 @@ class Record(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _stated(cls, value: Any, info: ValidationInfo) -> Any:
-        # Read as absent, `purposes:` with nothing behind it would mean any purpose.
+        # Null is rejected: if it meant absent, an empty `purposes:` would allow any purpose.
         if value is None and info.context is FROM_FILE and info.field_name not in _NULLABLE:
             raise FieldError("is null", "state a value, or leave the field out")
         return value
@@ -90,11 +90,7 @@ _RecordOr = Annotated[Annotated[_Mapped, Tag("<record>")] | Annotated[_Plain, Ta
 
 
 class Idempotency(Record):
-    """Whether a call needs an idempotency key, and for how long it is remembered.
-
-    `key: derive(args)` lets the enforcement point derive an absent key from the arguments. A block without `required`
-    requires one.
-    """
+    """Whether calls need an idempotency key, how long keys are remembered, and how a missing key is derived."""
 
     required: StrictBool = True
     key: Literal["derive(args)"] | None = None
@@ -102,24 +98,23 @@ class Idempotency(Record):
 
 
 class CalendarWindow(Record):
-    """Whole days in UTC, counted from a Monday: `days: 7` begins on Mondays."""
+    """A window of `days` whole UTC days. Windows follow each other from a Monday, so 7-day windows start on Mondays."""
 
     days: Annotated[StrictInt, Field(ge=1, le=366)]
     from_: Literal["midnight"] = Field(alias="from")
 
 
-def _counts(value: bool) -> bool:  # noqa: FBT001 - as pydantic calls it
+def _counts(value: bool) -> bool:  # noqa: FBT001 - pydantic passes it by position
     if not value:
-        raise FieldError("must be true", "leave it out where a sum is limited")
+        raise FieldError("must be true", "remove `count` to limit the total of an argument")
     return value
 
 
 class Limit(Record):
-    """`argument`, a number, is kept at or below the subject's limit of the name `limit`.
+    """A limit on a number argument; with `per`, on the sum of the argument or the `count` of calls in a `window`.
 
-    With `per` it is cumulative: the sum over all calls of that subject, agent, run, tool or resource, in a `window`;
-    with `count`, their number. A window is sliding, or calendar days; of a run there is none. Sums are whole multiples
-    of `unit`; `currency` is the argument that names it, and one sum has one.
+    The maximum is the value that the subject's limits have under the name `limit`. Amounts are multiples of `unit`.
+    `currency` names the argument with the currency, because sums are kept per currency. `per: run` allows no window.
     """
 
     limit: Term
@@ -132,16 +127,14 @@ class Limit(Record):
 
     @property
     def form(self) -> tuple[Any, ...]:
-        """What all limits of one name share, whichever tool feeds them."""
+        """The properties that must be equal in all limits with the same name."""
         return self.count, self.unit, self.currency is not None, self.per, self.window
 
 
 class ApprovalBlock(Record):
-    """Who may approve a call, how many of them, and how long a grant holds. An empty `approvers` is nobody.
+    """Who may approve a call, how many approvers the call needs, and when a grant expires.
 
-    `$subject` among them is the person whose own agent makes the call (`pdp.manifest.fields.SUBJECT`).
-
-    `unless_within_limits`: a call that keeps all of its declared limits needs no approval.
+    If the list `approvers` is empty, no one can approve. `$subject` is the person whose agent makes the call.
     """
 
     approvers: tuple[Term, ...] | None = None
@@ -151,22 +144,21 @@ class ApprovalBlock(Record):
 
 
 class Provenance(Record):
-    """Arguments that must be there and not empty (tool boundary document: provenance links are preserved)."""
+    """Arguments that name the sources of a result, and must not be empty (tool boundary document, provenance)."""
 
     required: tuple[Name, ...] = ()
 
 
 class Correction(Record):
-    """Arguments that a violated invariant sets."""
+    """The argument values that are set if a call violates an invariant."""
 
     set: Annotated[dict[str, Any], AfterValidator(frozen)] = Field(min_length=1)
 
 
 class Invariant(Record):
-    """A structural rule of one tool (tool contract document).
+    """A structural rule of a tool (tool contract document). `check` is a CEL expression that must be true.
 
-    `check` is CEL over `call`, `state`, `config` and `plan`; it must be true. `correct` sets arguments or prunes the
-    call; without it a violation rejects, with the code `rejection` (tool boundary document; absent: INVALID_PAYLOAD).
+    If `check` is false, `correct` changes the arguments or drops the call. Without `correct`, the call is rejected.
     """
 
     id: Name
@@ -177,7 +169,7 @@ class Invariant(Record):
 
 
 class ConfigParameter(Record):
-    """A value that a tool needs at run time, and how it is normalised (tool contract document)."""
+    """A configuration value that a tool needs at run time, and how its text is normalized (tool contract document)."""
 
     key: Name
     default: Annotated[Any, AfterValidator(frozen)] = None
@@ -185,7 +177,7 @@ class ConfigParameter(Record):
 
 
 class StateEffect(Record):
-    """A field that a tool writes to state, and how it merges with what is there (tool contract document)."""
+    """A state field that a tool writes, and how a new value is merged with the old value (tool contract document)."""
 
     key: Name
     type: Literal["object", "array", "string", "number", "integer", "boolean"] = "object"
@@ -195,17 +187,14 @@ class StateEffect(Record):
 
 
 class State(Record):
-    """The fields of the state that a tool reads and writes."""
+    """The state fields that a tool reads and writes."""
 
     reads: tuple[Name, ...] = ()
     effects: tuple[StateEffect, ...] = ()
 
 
 class Safety(Record):
-    """What a run can do to the world, and what it needs (tool layer document).
-
-    `error_text`: the model sees the text of any exception, not of a `ToolError` alone.
-    """
+    """Side effects and requirements of a tool (tool layer document). With `error_text`, the model sees exceptions."""
 
     side_effects: Literal["none", "read", "write", "external"] | None = None
     idempotent: StrictBool | None = None
@@ -217,19 +206,17 @@ ExitCode = Annotated[StrictInt, Field(ge=0, le=255)]
 
 
 class ExitCodes(Record):
-    """What a program's exit codes mean. A code that is in neither list is a failure."""
+    """The meaning of a program's exit codes. A code in none of the lists is a failure."""
 
     result: tuple[ExitCode, ...] = (0,)
     unavailable: tuple[ExitCode, ...] = ()
 
 
 class Cli(Record):
-    """How a tool of type `cli` is run: the program with its arguments, the variables it may see, its folder.
+    """How a tool of type `cli` runs: the command line, environment variables and working folder of its program.
 
-    `argv` is a template (`programs.py`). `env` names variables of the application's environment; beside them the
-    program sees a fixed `PATH` and no other. `cwd` is relative to the manifest's folder. `output` says what standard
-    output is (`combined`: text, with standard error where the program wrote it), `max_output` how many bytes of it at
-    most.
+    `argv` is a template (see `programs.py`). The program gets the environment variables in `env`, and a fixed `PATH`.
+    `cwd` is relative to the manifest's folder. `combined` output includes standard error; `max_output` is in bytes.
     """
 
     argv: Argv = Field(min_length=1)
@@ -238,39 +225,37 @@ class Cli(Record):
     exit_codes: ExitCodes = ExitCodes()
     output: Literal["text", "json", "combined"] = "text"
     max_output: Annotated[StrictInt, Field(ge=1, le=64 * 1024 * 1024)] = 1024 * 1024
-    # Not a field: the manifest's digest must not depend on where the manifest is.
+    # The folder is not a field, because the manifest's digest must not depend on the file's location.
     _base: pathlib.Path | None = PrivateAttr(default=None)
 
     def below(self, folder: pathlib.Path | None) -> Cli:
-        """Return it as stated by a manifest in `folder`."""
+        """Return a copy whose `cwd` is relative to `folder`, the folder of the manifest."""
         cli = self.model_copy()
-        cli._base = folder  # noqa: SLF001 - a copy of its own
+        cli._base = folder  # noqa: SLF001 - the object is a new copy
         return cli
 
     @property
     def folder(self) -> str | None:
-        """Where the program runs; None: in the application's folder."""
+        """The working folder of the program, or None for the working folder of the application."""
         return self.cwd if self.cwd is None or self._base is None else str(self._base / self.cwd)
 
 
 _PROGRAM_NAME: Final = matching(
-    r"[^\s/{}\0-][^\s/{}\0]*", "must be the name of a program, without a folder", "its place is stated by `path`"
+    r"[^\s/{}\0-][^\s/{}\0]*", "must be the name of a program, without a folder", "write the program's folder in `path`"
 )
 _ABSOLUTE: Final = matching(
     r"(?s)(?!.*/\.\.(?:/|\Z))/.*", "must be an absolute path without `..`", "such as /usr/bin/grep"
 )
-_SUBCOMMAND: Final = matching(
-    r"(?s)(?!-).*", "must not begin with `-`", "options that take an argument are listed under `options`"
-)
+_SUBCOMMAND: Final = matching(r"(?s)(?!-).*", "must not begin with `-`", "list options under `options`")
 _OPTION: Final = matching(r"(?!--\Z)-[^\s={}]+", "must be an option", "without a value, such as --regexp or -e")
 
 
 class Program(Record):
-    """A program that tools of type `cli` may run, and where its command line may carry an argument of the model.
+    """A program that tools of type `cli` may run, and the positions in which it accepts arguments of the model.
 
-    `path` absent: the first of its name in a fixed path (`programs.py`). With arguments, a command line may have the
-    `subcommands` before `--`; an argument may be the value of one of the `options`, or turn it on, and stand behind
-    `--` where `operands` says so.
+    Without `path`, the program is searched in `SEARCH_PATH`. In a command line with arguments, fixed words before `--`
+    must be `subcommands`. An argument may be the value of an option in `options`, or turn an option on. After `--`,
+    arguments are allowed only if `operands` is true.
     """
 
     path: Annotated[Text, _ABSOLUTE] | None = None
@@ -280,28 +265,28 @@ class Program(Record):
 
 
 class Release(Record):
-    """Where a tool version stands in its release (tool pattern library, 9.5)."""
+    """The release state of a tool version (tool pattern library, 9.5)."""
 
-    gate: Annotated[StrictStr, matching("passed", "must be `passed`", "what is not released does not load")]
-    drift: Annotated[StrictStr, matching("ok", "must be `ok`", "what is not released does not load")]
+    gate: Annotated[StrictStr, matching("passed", "must be `passed`", "only released tools load")]
+    drift: Annotated[StrictStr, matching("ok", "must be `ok`", "only released tools load")]
     deprecation: Text | None = None
 
 
 Mapping = Annotated[dict[Annotated[str, Field(min_length=1)], Any], AfterValidator(frozen)]
-"""What becomes the request's resource or context: values, where strings that begin with `$` are CEL."""
+"""The values that a request's resource or context gets. Strings that start with `$` are expressions."""
 
 MAX_ARGUMENTS: Final = 256 * 1024
-"""How many bytes of canonical JSON arguments may have, unless the entry states `max_bytes`."""
+"""The default size limit of a call's arguments, in bytes of canonical JSON. An entry overrides it by `max_bytes`."""
 
 Schema = Annotated[dict[str, Any], AfterValidator(frozen)]
 _TYPE_NAME: Final = matching(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}", "must be the name of a type", "such as Policyholder")
 
 
 class ResultLabels(Record):
-    """Where the fields of a tool's result come from. What no list names is what `integrity` says.
+    """Who controls the fields of a tool's result. The trust in all fields that are not listed is `integrity`.
 
-    `trusted`: written by the system, not by a stranger. `parties`: who took part, which anybody can become. `names`:
-    what a user calls a record by. `created`: ids that a write made. `markings` are those of all of it.
+    Only the system writes `trusted` fields. `parties` name participants; anyone can become a participant. `names` are
+    chosen by users. `created` are ids of objects that the call created. `markings` apply to the whole result.
     """
 
     integrity: Integrity | None = None
@@ -313,10 +298,7 @@ class ResultLabels(Record):
 
 
 class FlowRules(Record):
-    """What holds for calls of a run: the rules of a `profile` (absent: balanced) and `rules` beside them.
-
-    `otherwise`: what a call that breaks one gets; absent: a STEP_UP.
-    """
+    """The data flow rules for a run. A call that breaks a rule gets the verdict `otherwise` (default STEP_UP)."""
 
     profile: FlowProfile | None = None
     rules: tuple[FlowRule, ...] | None = None
@@ -324,11 +306,10 @@ class FlowRules(Record):
 
 
 class Governable(Record):
-    """The fields that the policy author may state as well. Absent is None; an empty list admits nothing.
+    """The fields that an entry and the governance file share. An absent field is None; an empty list allows nothing.
 
-    `max_bytes`: how many bytes of canonical JSON the arguments may have; without it, 256 KiB. `roles`: what the tool
-    does with an argument and all below it. `admits`: the markings of data that may leave through the tool.
-    `destructive`: what it does cannot be taken back.
+    `max_bytes` limits the arguments in canonical JSON. `roles` are the purposes of arguments and of all values in them.
+    `admits` are the markings of data that may leave through the tool. `destructive` effects cannot be undone.
     """
 
     effect_class: EffectClass | None = None
@@ -353,24 +334,20 @@ class Governable(Record):
 
     @property
     def is_labelled(self) -> bool:
-        """Whether it says where values come from or may go."""
+        """Whether the entry has data flow labels, which describe where values come from and where they may go."""
         return any(field is not None for field in (self.result, self.roles, self.admits, self.flow))
 
 
 class ActionRules(Governable):
-    """What the governance file states for one action.
-
-    `accepts`: what its tools break of the rules of what is not a tool, and why that is accepted.
-    """
+    """The governance file's rules for one action. `accepts` names checks that its tools may fail, with the reasons."""
 
     accepts: dict[NotATool, Text] | None = None
 
 
 class Governance(Record):
-    """The governance file: the policy author's rules by `pdp_action`, and the programs that tools may run.
+    """The governance file: the policy author's rules for each `pdp_action`, and the programs that tools may run.
 
-    `clauses`: the clauses that every tool has to meet. If a tool misses one, the manifest does not load.
-    `flow`: what holds for calls of a run, as far as the rules of an action do not state it.
+    Every tool must meet the `clauses`. `flow` has the defaults for the field `flow` of all actions.
     """
 
     actions: dict[Name, ActionRules] = Field(default_factory=dict)
@@ -379,7 +356,7 @@ class Governance(Record):
     flow: FlowRules | None = None
 
     def rules_of(self, action: str) -> ActionRules | None:
-        """Return what it states for an action, `flow` filled up with its own; None: nothing."""
+        """Return the rules for an action, with the default `flow`; None if the file has no rules for the action."""
         rules = self.actions.get(action)
         if self.flow is None:
             return rules
@@ -389,11 +366,10 @@ class Governance(Record):
 
 
 class DeclaredTool(Governable):
-    """One tool entry as the manifest states it: what is absent is None.
+    """A tool entry as written in the manifest. Absent fields are None.
 
-    `schema_` (`schema` in files) is the arguments' JSON Schema; `$ref` leads into the schema itself alone, since
-    loading has copied in what it needs of the file or of types.json. `result_schema` likewise. `commits` names, on a
-    tool that stages actions, the tools that may commit them: an action's kind is one of these names.
+    `schema_` (in files `schema`) describes the arguments. When an entry is loaded, its schemas get copies of all
+    definitions that they refer to. `commits` names the tools that may commit the actions that this tool stages.
     """
 
     name: Name
@@ -421,12 +397,12 @@ class DeclaredTool(Governable):
 
     @property
     def action(self) -> str:
-        """The action's name for the policy."""
+        """The action in requests to the policy: `pdp_action`, or else the tool's name."""
         return self.pdp_action or self.name
 
     @property
     def has_effects(self) -> bool:
-        """Whether a call may change something, by its effect class. Without one, it may."""
+        """Whether a call may change anything. A tool without an effect class is assumed to have effects."""
         return self.effect_class not in READ_CLASSES
 
 
@@ -439,10 +415,9 @@ class EffectiveApproval(ApprovalBlock):
 
 
 class Tool(DeclaredTool):
-    """One effective entry: manifest and governance merged, the stricter holding, defaults filled in.
+    """An effective entry: the stricter values of manifest and governance file, with defaults filled in.
 
-    `program` is what the governance file states of the program of a tool of type `cli`; None: it may not run.
-    `accepts`: what it accepts of the tool, and why.
+    For a tool of type `cli`, `program` is the governance file's entry for the program. Without this entry, calls fail.
     """
 
     program: Program | None = None
@@ -460,36 +435,32 @@ class Tool(DeclaredTool):
 
     @property
     def derives_key(self) -> bool:
-        """Whether a call's key can be made of its arguments; that of a heavy commit names the call itself."""
+        """Whether the idempotency key is derived from the arguments. Calls of class commit-high must state a key."""
         return self.idempotency.key == "derive(args)" and self.effect_class is not EffectClass.COMMIT_HIGH
 
 
 class AgentPins(Record):
-    """The tools, each in one version, that an agent may use."""
+    """The tools that an agent may use, with the version of each."""
 
     id: Name
     tools: dict[Name, Semver]
 
 
 class Ontology(Record):
-    """The types of an ontology in one version: JSON Schemas that signatures refer to by name."""
+    """The types of one version of an ontology: JSON Schemas to which the schemas of tools refer by name."""
 
     version: Text
     types: dict[Annotated[str, _TYPE_NAME], Schema] = Field(alias="$defs")
 
     @cached_property
     def copies(self) -> dict[str, Any]:
-        """Its types as they stand in `$defs` of the schemas that refer to them, by their names there."""
+        """The copies of the types that the `$defs` of other schemas contain, by their names in `$defs`."""
         whole, _ = self_contained({"anyOf": [{"$ref": name} for name in self.types]}, {}, self.types)
         return dict(whole.get("$defs", {}))
 
 
 class Manifest(Record):
-    """A manifest file. `agents` absent: any agent; present: only the agents and versions that it names.
-
-    `ontology`: the ontology that signatures are typed by; a file names the file that holds it. Every `ontology_pin`
-    must be its version.
-    """
+    """A manifest file. Without `agents`, any agent may use any tool. `ontology` has types for the tools' schemas."""
 
     manifest_version: Name
     ontology: Ontology | None = None

@@ -1,11 +1,7 @@
-"""Tools of type `cli`: the template of their command line, and the programs that they may run.
+"""Check the command line templates of tools of type `cli`, and the programs that they may run (docs/execution.md).
 
-The command line is a template, item by item; docs/execution.md has its grammar, and that of the governance file's
-`programs`. There is never a shell. As soon as an argument of the model reaches the command line, arguments stand in
-listed options and, where `operands` says so, behind `--`; the words before `--` are listed sub-commands. Options
-without an argument are the manifest author's own text, and so is a command line that has no argument at all.
-
-Source: tool layer document, CLI tools ("never pass raw model output as shell arguments").
+No shell is involved. If a command line has no arguments of the model, its author has written all of it, so only the
+program must be listed. Source: tool layer document ("never pass raw model output as shell arguments").
 """
 
 import shutil
@@ -22,14 +18,14 @@ from pdp.manifest.model import Cli, Program, Tool
 from pdp.manifest.schema.walk import argument_schemas
 
 SEARCH_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
-"""Where programs are looked for, and the `PATH` that they see."""
+"""The folders in which programs are searched, and the `PATH` variable of programs that run."""
 
 OPTIONS_END: Final = "--"
-"""The item after which programs read no more options."""
+"""The command line item after which programs read all items as operands."""
 
 
 def argv_findings(argv: Iterable[str], arguments: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield where a template and the schemas of the tool's arguments, by name, name different ones."""
+    """Yield arguments that only the template of the command line contains, or only the tool's schema."""
     used: dict[str, int] = {}
     for at, text in enumerate(argv):
         for name in argv_item(text).arguments:
@@ -37,28 +33,28 @@ def argv_findings(argv: Iterable[str], arguments: Mapping[str, Any]) -> Iterator
     for name, at in used.items():
         if name not in arguments:
             message = f"`cli.argv[{at}]` uses {shown_name(name)}, which is not an argument"
-            yield Finding(("cli", "argv", at), message, "name it in the schema")
+            yield Finding(("cli", "argv", at), message, "add the argument to the schema")
     for name in arguments:
         if name not in used:
             message = f"`cli.argv` does not use argument {shown_name(name)}"
-            yield Finding(("cli", "argv"), message, f"add `{{{name}}}`, or drop the argument")
+            yield Finding(("cli", "argv"), message, f"add `{{{name}}}`, or remove the argument")
 
 
 def cli_findings(tool: Tool) -> Iterator[Finding]:
-    """Yield why the command line of an effective entry may not run; nothing for a tool of another type."""
+    """Yield the reasons why a tool's command line may not run. Only tools of type `cli` have a command line."""
     if tool.cli is not None:
         yield from argv_findings(tool.cli.argv, argument_schemas(tool.schema_))
         yield from program_findings(tool.cli, tool.program)
 
 
 def program_findings(cli: Cli, program: Program | None) -> Iterator[Finding]:
-    """Yield where a command line is not what the governance file lists of its program."""
+    """Yield the items of a command line that the governance file's rules for its program do not allow."""
     name = cli.argv[0]
     if program is None:
         yield Finding(
             ("cli", "argv", 0),
             f"program {shown_name(name)} is not listed in the governance file",
-            f"list it there: `programs: {{{name}: {{options: [...], operands: true}}}}`",
+            f"list the program there: `programs: {{{name}: {{options: [...], operands: true}}}}`",
         )
         return
     items = [argv_item(text) for text in cli.argv]
@@ -74,7 +70,6 @@ def program_findings(cli: Cli, program: Program | None) -> Iterator[Finding]:
 
 
 def _problem(item: ArgvItem, program: Program, *, ended: bool) -> tuple[str, str] | None:
-    """Return what is wrong with one item of a command line that has arguments, and a hint."""
     if not item.arguments:
         word = item.parts[0]
         if ended or word.startswith("-") or word in program.subcommands:
@@ -83,7 +78,7 @@ def _problem(item: ArgvItem, program: Program, *, ended: bool) -> tuple[str, str
         return f"has {shown_name(word)}, which is not a listed sub-command", hint
     if ended:
         message = "is an operand, and arguments are not allowed as operands"
-        return None if program.operands else (message, "state `operands: true` in the governance file")
+        return None if program.operands else (message, "set `operands: true` in the governance file")
     option = item.flag or item.parts[0].partition("=")[0]
     if not option.startswith("-"):
         return (
@@ -91,14 +86,11 @@ def _problem(item: ArgvItem, program: Program, *, ended: bool) -> tuple[str, str
             "write `--option={argument}`, or put an item `--` before the operands",
         )
     message = f"has an argument in {option}, which is not a listed option"
-    return None if option in program.options else (message, "list it in the governance file")
+    return None if option in program.options else (message, "list the option in the governance file")
 
 
 def program_path(name: str, program: Program) -> str | None:
-    """Return the absolute path of a listed program; None when it is not on this machine.
-
-    UsageError: others than its owner can change it.
-    """
+    """Return the path of an installed program, or None. Raise `UsageError` if users who do not own it can change it."""
     path = shutil.which(program.path or name, path=SEARCH_PATH)
     if path is None:
         return None
@@ -106,11 +98,11 @@ def program_path(name: str, program: Program) -> str | None:
     faulty = file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     for folder in file.parents:
         mode = folder.stat().st_mode
-        # In a folder with the sticky bit nobody can replace what is somebody else's.
+        # In a folder with the sticky bit, users cannot replace the files of other users.
         faulty = faulty or (mode & stat.S_IWOTH and not mode & stat.S_ISVTX)
     if faulty:
         raise UsageError(
-            f"program {shown_name(name)}: others can write to {path}, or to a folder above it",
-            hint="state the `path` of a program that only its owner can change, or mend its permissions",
+            f"program {shown_name(name)}: other users can write to {path}, or to a folder above it",
+            hint="set the `path` of a program that only its owner can change, or correct its permissions",
         )
     return path

@@ -1,9 +1,7 @@
-"""Other shapes of a manifest, read as the one that the models have.
+"""Convert other layouts of a manifest to the layout of the models. `written_path` maps a path back to the file.
 
-The shapes of the tool registry record (tool pattern library, 9.5): `markings: [allowed: a, b]`, `signature` for the two
-schemas or a file that holds them, a name that is the end of the id; and of the tool registry document:
-`idempotency_required`. Keys in camelCase are aliases of the models' fields (`Record` in model.py). `written_path` finds
-in the file what a model has.
+A tool registry record (tool pattern library, 9.5) has `markings: [allowed: a, b]`, a `signature` with both schemas or a
+file name, and an `id` that ends with the tool's name. The tool registry document has `idempotency_required`.
 """
 
 import pathlib
@@ -16,7 +14,7 @@ from pdp.documents import read_document
 from pdp.documents.document import Path
 from pdp.documents.validation import Finding
 
-# Where a file may state a field of an entry instead; the first that is there.
+# Alternative keys of a field in the file. The first key that exists counts.
 _SHORT_FORMS: Final[dict[str | int, tuple[tuple[str, ...], ...]]] = {
     "idempotency": (("idempotency_required",), ("idempotencyRequired",)),
     "manifest_version": (("version",),),
@@ -25,16 +23,13 @@ _SHORT_FORMS: Final[dict[str | int, tuple[tuple[str, ...], ...]]] = {
     "schema": (("signature", "request"), ("signature",)),
 }
 _SIGNATURE_HINT: Final = (
-    "write {request: SCHEMA, response: SCHEMA}, '#/$defs/NAME', or the name of a file that holds them, in the "
+    "write {request: SCHEMA, response: SCHEMA}, '#/$defs/NAME', or the name of a file that has them, in the "
     "manifest's folder"
 )
 
 
 def written_path(record: Any, base: Path, path: Path) -> Path:
-    """Return the path in the file, where `record` stands at `base`, of what its model has at `path`.
-
-    What is not in the file stays as it is.
-    """
+    """Map a path in a model to the path in the file, where `record` is at `base`. Unknown steps stay unchanged."""
     written: Path = ()
     for at, step in enumerate(path):
         forms: tuple[Path, ...] = ((step,), (to_camel(str(step)),), *(_SHORT_FORMS.get(step, ()) if at == 0 else ()))
@@ -53,11 +48,7 @@ def _has(value: Any, path: Path) -> bool:
 
 
 def manifest_root(root: dict[str, Any]) -> dict[str, Any]:
-    """Return the mapping of a manifest file; of a file that is one registry record a manifest of that tool alone.
-
-    Such a file has `id` or `name`, and no `tools`; its `manifest_version` is the record's `version`, unless it states
-    one. It may state `agents` and `ontology` beside the record.
-    """
+    """Return the content of a manifest file. A single tool registry record becomes a manifest with that tool."""
     if "tools" in root or not {"id", "name"} & set(root):
         return root
     beside = ("$defs", "agents", "manifest_version", "ontology")
@@ -67,7 +58,7 @@ def manifest_root(root: dict[str, Any]) -> dict[str, Any]:
 
 
 def expanded_rules(rules: Any) -> tuple[Any, list[Finding]]:
-    """Return the fields that tool entries and the governance file share without their short forms; what is wrong."""
+    """Expand the short forms of fields that entries and governance rules share. Return the result and findings."""
     if not isinstance(rules, dict):
         return rules, []
     expanded, findings = dict(rules), []
@@ -91,11 +82,9 @@ def expanded_rules(rules: Any) -> tuple[Any, list[Finding]]:
 def expanded_entry(
     record: Any, definitions: Mapping[str, Any], folder: pathlib.Path | None
 ) -> tuple[Any, list[Finding]]:
-    """Return one tool entry without short forms, and what is wrong with those.
+    """Expand the short forms in a tool entry. Return the result and findings.
 
-    A `signature` may be one of the file's `definitions`, or another file in its `folder`.
-
-    UsageError, FileFaultsError: a file that the `signature` names cannot be read.
+    Raise `UsageError` or `FileFaultsError` if the file that `signature` names cannot be read.
     """
     entry, findings = expanded_rules(record)
     if isinstance(entry, dict):
@@ -107,20 +96,19 @@ def expanded_entry(
 
 
 def path_beside(folder: pathlib.Path | None, name: str) -> pathlib.Path | None:
-    """Return the path of a file in the manifest's folder, or below it; None: there is no such file."""
+    """Return the path of a file in the manifest's folder or a subfolder, or None if there is no such file."""
     if folder is None:
         return None
     try:
         path = (folder / name).resolve()
         return path if path.is_relative_to(folder.resolve()) and path.is_file() else None
-    except (OSError, RuntimeError, ValueError):  # no name of a file, or links in a circle
+    except (OSError, RuntimeError, ValueError):  # The text cannot be a file name, or the links form a cycle.
         return None
 
 
 def _expand_signature(
     entry: dict[str, Any], definitions: Mapping[str, Any], folder: pathlib.Path | None
 ) -> Iterator[Finding]:
-    """Replace `signature` by the two schemas: `{request, response}`, or a definition or a file of that form."""
     signature = entry.pop("signature")
     reference = signature
     if isinstance(signature, dict) and set(signature) == {"$ref"}:
@@ -132,14 +120,14 @@ def _expand_signature(
             path = path_beside(folder, reference)
             signature = None if path is None else read_document(path).value
     if not isinstance(signature, dict) or not {"request"} <= set(signature) <= {"request", "response"}:
-        message = "`signature` must hold the schemas `request` and `response`"
+        message = "`signature` must have the schemas `request` and `response`"
         if signature is None:
-            message = f"`signature` leads nowhere: {reference!s:.80}"
+            message = f"`signature` not found: {reference!s:.80}"
         yield Finding(("signature",), message, _SIGNATURE_HINT)
         entry.setdefault("schema", {"type": "object"})
         return
     for part, schema in signature.items():
         field = "schema" if part == "request" else "result_schema"
         if field in entry or to_camel(field) in entry:
-            yield Finding((field,), f"`{field}` is stated twice, here and in `signature`", "state it once", key=True)
+            yield Finding((field,), f"`{field}` is set twice, here and in `signature`", "state it once", key=True)
         entry[field] = {"$ref": schema} if isinstance(schema, str) else schema

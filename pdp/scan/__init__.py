@@ -1,7 +1,7 @@
-"""What an application, a server or a configuration really exposes, beside what the manifest says of it.
+"""Read the tools that a server, document or application exposes, and compare them with the manifest.
 
-- exposed: a tool as its source says it; those of MCP servers, OpenAPI documents and Python applications;
-  those that permission rules, and manifests of the Agent Governance Toolkit, name
-- findings: what is not as the manifest says
-- draft: a first manifest, to be reviewed
+- exposed: the tools of MCP servers, OpenAPI documents and Python applications, and those named by permission rules and
+  by manifests of the Agent Governance Toolkit
+- findings: the differences between the exposed tools and the manifest
+- draft: a first manifest of the exposed tools, for review
 """

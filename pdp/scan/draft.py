@@ -1,4 +1,4 @@
-"""A first manifest of what a source exposes: strictest first, each guess in a line that is marked for review."""
+"""Draft a manifest of exposed tools. Each guessed field is as strict as possible and marked with `# review:`."""
 
 import re
 from collections import Counter
@@ -12,23 +12,21 @@ from pdp.manifest.load import load_both
 from pdp.scan.exposed import ExposedTool
 
 _HEAD: Final = (
-    "# Drafted: review each line that says so. As it stands every call is denied, as is what is not here.\n"
+    "# Draft: review each line marked `review`. Until then every call is denied, also of tools not listed here.\n"
     'manifest_version: "1"\ntools:'
 )
 
 
 _ACCEPTED: Final = (
-    "# Drafted: review each line. What these tools break of docs/patterns.md, and why it is accepted.\nactions:"
+    "# Draft: review each line. It accepts that a tool breaks a rule of docs/patterns.md, with the reason.\nactions:"
 )
 _RULE: Final = re.compile(r"\((not_a_tool\.\w+)\)")
 
 
 class DraftManifest(NamedTuple):
-    """The text of a manifest and the names of its tools.
+    """A drafted manifest. `left_out` lists tools that a manifest cannot describe, each with the reason and a hint.
 
-    `left_out`: what no manifest can have, with the reason and what to do. `governance`: the text of the governance file
-    that the manifest needs to load; empty where it needs none. `read`: what of schemas was read in another way or
-    dropped, and the tools.
+    `governance` may be empty. `read` maps notes on translated or dropped schema keywords to the names of the tools.
     """
 
     manifest: str
@@ -39,23 +37,25 @@ class DraftManifest(NamedTuple):
 
 
 def drafted_manifest(tools: Sequence[ExposedTool]) -> DraftManifest:
-    """Return a manifest that loads, and by which no call is allowed before somebody has changed it."""
+    """Draft a manifest that loads, but denies every call until a reviewer edits it."""
     times, made, lines, accepted = Counter(tool.name for tool in tools), DraftManifest("", [], [], "", {}), [], ""
     for tool in tools:
         text, accepts = _entry(tool), ""
-        fault = tool.fault or ("more than one tool has this name; rename all but one" if times[tool.name] > 1 else "")
+        fault = tool.fault or ("several tools have this name; rename all but one" if times[tool.name] > 1 else "")
         fault = fault or _fault(text)
         if "not_a_tool" in fault:
-            # Without a class it waits for a person all the same.
-            classless = _entry(tool, f"without an effect class, as it would not load: {fault}")
+            # Without an effect class the entry still loads, and each call needs approval.
+            classless = _entry(tool, f"no effect class, because the entry would not load with it: {fault}")
             if not (refused := _fault(classless)):
                 text, fault = classless, ""
             elif rules := _RULE.findall(refused):
-                reasons = written_value(dict.fromkeys([*_RULE.findall(fault), *rules], "its source says no more"))
+                reasons = written_value(
+                    dict.fromkeys([*_RULE.findall(fault), *rules], "the source gives no further information")
+                )
                 accepts = f"\n  {written_value(tool.name)}: {{accepts: {reasons}}}"
                 fault = _fault(text, _ACCEPTED + accepts)
         if tool.denied:
-            lines.append(f"# Not here, and so denied: {_comment(tool.name, *tool.notes)}\n")
+            lines.append(f"# Not listed, and so denied: {_comment(tool.name, *tool.notes)}\n")
         elif fault:
             made.left_out.append((tool.name, fault))
             lines.append(f"# Left out: {_comment(tool.name, fault)}\n")
@@ -72,8 +72,8 @@ def drafted_manifest(tools: Sequence[ExposedTool]) -> DraftManifest:
 
 
 def _entry(tool: ExposedTool, *classless: str) -> str:
-    """Return an entry of a manifest as YAML: JSON in values, so that no text of a tool's ends one."""
-    guesses = [each for each in _guesses(tool) if not classless or each[0] not in ("effect_class", "safety")]
+    """Return a manifest entry as YAML. Values are written as JSON, so that a tool's text cannot add fields."""
+    guesses = [guess for guess in _guesses(tool) if not classless or guess[0] not in ("effect_class", "safety")]
     lines = [f"- name: {written_value(tool.name)}  # review: {_comment(tool.where, *tool.notes, *classless)}"]
     lines += [f"description: {written_value(tool.description)}"] if tool.description else []
     lines += [f"{name}: {written_value(value)}  # review: {why}" for name, value, why in guesses]
@@ -82,25 +82,29 @@ def _entry(tool: ExposedTool, *classless: str) -> str:
 
 
 def _guesses(tool: ExposedTool) -> Iterator[tuple[str, Any, str]]:
-    """Yield fields with their values, and why: what a tool says of itself makes its class a lower guess, no more."""
+    """Yield guessed fields, each with value and reason. A tool's own hints decide only the fields about effects."""
     effect, stays = EffectClass.COMMIT_HIGH, tool.open_world is False
     if tool.reads and not tool.destroys:
         effect = EffectClass.READ_INTERNAL if stays else EffectClass.READ_EXTERNAL
     elif tool.destroys is False and stays:
         effect = EffectClass.COMMIT_LOW
     is_least = effect is EffectClass.COMMIT_HIGH
-    yield "effect_class", effect, "nothing says that it does less" if is_least else "it says so of itself: look"
+    yield (
+        "effect_class",
+        effect,
+        "assumed, because the source does not claim a smaller effect" if is_least else "claimed by the tool; verify it",
+    )
     if is_least:
-        yield "safety", {"side_effects": "external"}, "nothing says that it stays inside"
-        yield "destructive", True, "nothing says that it can be taken back"
+        yield "safety", {"side_effects": "external"}, "assumed; the source does not limit it to internal systems"
+        yield "destructive", True, "assumed; the source does not state that it can be undone"
     if effect not in READ_CLASSES:
-        yield "idempotency", {"required": True}, "so that a call runs once; who calls states the key"
-    yield "risk_tier", "high", "each call waits for a person"
-    yield "approval", {"approvers": ["tools.approver"]}, "a role that nobody has yet"
-    yield "scopes", [f"tools.{tool.name}"], "a scope of its own, that nobody has yet"
-    yield "purposes", [], "none, so that every call is denied; name those that it serves"
+        yield "idempotency", {"required": True}, "a call runs once; the caller sends the key"
+    yield "risk_tier", "high", "each call needs approval"
+    yield "approval", {"approvers": ["tools.approver"]}, "a new role; give it to approvers"
+    yield "scopes", [f"tools.{tool.name}"], "a new scope; grant it to callers"
+    yield "purposes", [], "none, so every call is denied; list the allowed purposes"
     if tool.schema is None:
-        yield "schema", {"type": "object"}, "nothing says what it takes, so that no argument passes"
+        yield "schema", {"type": "object"}, "the source declares no arguments, so every argument is rejected"
 
 
 def _comment(*texts: str) -> str:
@@ -113,7 +117,6 @@ def _load(manifest: str, governance: str) -> None:
 
 
 def _fault(entry: str, governance: str = "") -> str:
-    """Return why no manifest can have an entry, and what to do; empty: one can."""
     try:
         _load(f"{_HEAD}\n{entry}", governance)
     except FileFaultsError as error:

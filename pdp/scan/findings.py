@@ -1,4 +1,4 @@
-"""What a source exposes otherwise than the manifest says."""
+"""The differences between the exposed tools and the manifest."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _INSIDE: Final = (EffectClass.PURE, EffectClass.READ_INTERNAL, EffectClass.STAGE
 
 
 class ScanFinding(NamedTuple):
-    """One thing, and what to do. `kind`: undeclared, drift, risk, debug; absent is a note. `tool`: empty where none."""
+    """A tool's difference from the manifest, or a setting that disables protection (`kind` debug, without `tool`)."""
 
     kind: str
     where: str
@@ -23,31 +23,37 @@ class ScanFinding(NamedTuple):
 
 
 def findings(exposure: Exposure, manifest: EffectiveManifest) -> Iterator[ScanFinding]:
-    """Yield what is not as the manifest, with its governance, says; notes last.
-
-    Of risk, only what a tool says of itself in so many words counts.
-    """
+    """Yield the differences between exposed tools and manifest. Tools that are only in the manifest come last."""
     tools = [tool for tool in exposure.tools if not tool.denied]
     times = Counter(tool.name for tool in tools)
     for tool in tools:
         at, entry = (tool.where, tool.name), manifest.tools.get(tool.name)
         if entry is None:
-            yield ScanFinding("undeclared", *at, "is not in the manifest", "declare it, or take it out")
+            yield ScanFinding(
+                "undeclared",
+                *at,
+                "is not in the manifest",
+                "declare the tool in the manifest, or remove it from the source",
+            )
             continue
         if tool.fault:
-            yield ScanFinding("drift", *at, f"cannot be compared: {tool.fault}", "correct the tool, or take it out")
+            yield ScanFinding(
+                "drift", *at, f"cannot be compared: {tool.fault}", "correct the tool's schema, or remove the tool"
+            )
         if times[tool.name] > 1:
-            yield ScanFinding("undeclared", *at, "is there more than once", "rename all but one")
+            yield ScanFinding("undeclared", *at, "has the name of another tool", "rename all but one")
         for line in drift(entry.schema_, tool.schema) if tool.schema is not None else ():
             yield ScanFinding("drift", *at, line, "correct the manifest's schema, or the tool")
         is_read, inside = entry.effect_class in READ_CLASSES, entry.effect_class in _INSIDE
         says = ["changes something"] * (tool.reads is False and is_read)
-        says += ["destroys"] * (tool.destroys is True and (is_read or entry.risk_tier is not RiskTier.HIGH))
-        says += ["reaches strangers"] * (tool.open_world is True and inside)
+        says += ["destroys data"] * (tool.destroys is True and (is_read or entry.risk_tier is not RiskTier.HIGH))
+        says += ["reaches outside systems"] * (tool.open_world is True and inside)
         for does in says:
-            message = f"says that it {does}; the manifest says {entry.effect_class}, {entry.risk_tier} risk"
-            yield ScanFinding("risk", *at, message, "correct the manifest, or what the tool says")
+            message = f"says that it {does}; the manifest states {entry.effect_class}, {entry.risk_tier} risk"
+            yield ScanFinding("risk", *at, message, "correct the manifest, or the tool's annotations")
     for where, switch in exposure.switches:
-        yield ScanFinding("debug", where, "", switch, "take it out")
+        yield ScanFinding("debug", where, "", switch, "turn this setting off")
     for name in sorted(manifest.tools.keys() - times.keys()):
-        yield ScanFinding("absent", "manifest", name, "the source does not have it", "remove it if it is gone for good")
+        yield ScanFinding(
+            "absent", "manifest", name, "is not in the source", "remove the entry if the tool no longer exists"
+        )

@@ -1,4 +1,4 @@
-"""The loop of an agent, with a model that says what the test tells it to, on a real enforcement point."""
+"""Tests of the agent loop with a scripted model and an enforcement point that decides with the baseline."""
 
 import asyncio
 import gc
@@ -69,7 +69,8 @@ def functions() -> dict[str, Callable[..., Any]]:
     meeting = threading.Barrier(2)
 
     def meet_other(name: str) -> str:
-        # Nobody passes alone: this ends only where both calls run at the same time.
+        # Each of the two calls waits until the other call runs, so the test succeeds only if both calls run at the same
+        # time.
         meeting.wait(timeout=PATIENCE)
         return f"{name} met the other"
 
@@ -88,8 +89,6 @@ def functions() -> dict[str, Callable[..., Any]]:
 
 
 class Scripted:
-    """A model that answers what it is told to, in turn, and remembers what it was asked."""
-
     def __init__(self, *turns: Turn) -> None:
         self.turns = list(turns)
         self.asked: list[ModelRequest] = []
@@ -104,10 +103,10 @@ def add(call_id: str, a: Any = 1, b: Any = 2) -> ToolCall:
 
 
 def tool_results(messages: tuple[Message, ...]) -> list[tuple[str | None, bool, str]]:
-    return [(one.tool_call_id, one.is_error, one.content) for one in messages if one.role is Role.TOOL]
+    return [(item.tool_call_id, item.is_error, item.content) for item in messages if item.role is Role.TOOL]
 
 
-def test_the_model_sees_what_its_calls_came_to_and_then_answers(pep: Pep) -> None:
+def test_model_sees_the_results_of_its_calls_and_then_answers(pep: Pep) -> None:
     model = Scripted(Turn("I add.", (add("c1"),)), Turn("It is 3."))
     finished = AgentLoop(pep, model, SESSION, system_prompt="Be brief.").run("What is 1 + 2?")
 
@@ -123,7 +122,7 @@ def test_the_model_sees_what_its_calls_came_to_and_then_answers(pep: Pep) -> Non
     assert [evaluation.trace.tool_call_id for evaluation in finished.evaluations] == ["c1"]
 
 
-def test_calls_of_one_turn_run_together_and_their_results_stand_in_their_order(pep: Pep) -> None:
+def test_calls_of_one_turn_run_concurrently_and_results_have_the_order_of_the_calls(pep: Pep) -> None:
     calls = (ToolCall("c1", "meet_other", '{"name": "left"}'), ToolCall("c2", "meet_other", {"name": "right"}))
     finished, asked = looped(pep, Turn(calls=calls), Turn("done"))
 
@@ -132,7 +131,7 @@ def test_calls_of_one_turn_run_together_and_their_results_stand_in_their_order(p
     ]  # fmt: skip
 
 
-def test_what_gave_no_result_is_an_error_that_the_model_can_read(pep: Pep) -> None:
+def test_model_gets_an_error_code_for_each_failed_call(pep: Pep) -> None:
     calls = (
         ToolCall("c1", "sell_house"),
         add("c2", a="one"),
@@ -154,7 +153,7 @@ def test_what_gave_no_result_is_an_error_that_the_model_can_read(pep: Pep) -> No
 
 
 @pytest.mark.parametrize("tool", ["add_numbers", "keep_note"])
-def test_a_call_of_another_shape_is_rejected_and_the_turns_other_calls_keep_their_results(pep: Pep, tool: Any) -> None:
+def test_malformed_call_is_rejected_and_other_calls_of_the_turn_run(pep: Pep, tool: Any) -> None:
     shapes: list[Any] = [None, [1], 3, 2.5, True, b"{}"]
     odd = [ToolCall(f"c{number}", tool, arguments) for number, arguments in enumerate(shapes)]
     named: list[Any] = [None, ["add_numbers"], "\ud800"]
@@ -162,8 +161,8 @@ def test_a_call_of_another_shape_is_rejected_and_the_turns_other_calls_keep_thei
         odd += [ToolCall(f"n{number}", name, {}), ToolCall(f"n{number}", name, "{}")]
     finished, _ = looped(pep, Turn(calls=(add("first"), *odd, add("last"))), Turn("ok"))
 
-    not_so = "INVALID_PAYLOAD: tool has to be a string and arguments an object"
-    said = [*[not_so] * 5, "INVALID_PAYLOAD: arguments: bytes is not a type of JSON", *[not_so] * 4]
+    malformed = "INVALID_PAYLOAD: tool has to be a string and arguments an object"
+    said = [*[malformed] * 5, "INVALID_PAYLOAD: arguments: bytes is not a type of JSON", *[malformed] * 4]
     said += ["INVALID_PAYLOAD: tool: lone surrogate in a string"] * 2
     assert tool_results(finished.messages) == [
         ("first", False, '{"sum":3}'),
@@ -173,13 +172,13 @@ def test_a_call_of_another_shape_is_rejected_and_the_turns_other_calls_keep_thei
 
 
 class Connection:
-    """A result that is no JSON, and whose text nobody should read."""
+    """A result that is not JSON and whose text contains a password."""
 
     def __repr__(self) -> str:
         return "Connection(password=hunter2)"
 
 
-def test_no_text_of_an_object_or_a_foreign_exception_reaches_the_model(pep: Pep) -> None:
+def test_model_never_sees_text_of_objects_or_exceptions(pep: Pep) -> None:
     def break_down() -> None:
         raise ConnectionError("cannot reach postgresql://me:hunter2@hub")
 
@@ -194,11 +193,11 @@ def test_no_text_of_an_object_or_a_foreign_exception_reaches_the_model(pep: Pep)
         assert "hunter2" not in str(asked)
 
     down = ("c2", True, "TOOL_EXECUTION_FAILED: ConnectionError")
-    assert said == [*[[("c1", False, "a result that is not JSON"), down]] * 5, [("c1", False, "plain"), down]]
+    assert said == [*[[("c1", False, "the result is not JSON"), down]] * 5, [("c1", False, "plain"), down]]
 
 
 @pytest.mark.parametrize(("stated", "limit"), [(1, 1), (3, 3), (0, 20)])
-def test_a_model_that_does_not_end_is_stopped(pep: Pep, stated: int, limit: int) -> None:
+def test_loop_stops_after_the_maximum_of_tool_iterations(pep: Pep, stated: int, limit: int) -> None:
     model = Scripted(Turn(calls=(add("c"),)))
     seen: list[str | None] = []
     loop = AgentLoop(
@@ -209,23 +208,23 @@ def test_a_model_that_does_not_end_is_stopped(pep: Pep, stated: int, limit: int)
 
     assert (caught.value.code, caught.value.message) == (
         "loop.iterations_exceeded",
-        f"the model proposed tool calls more than {limit} times in a row",
+        f"the model proposed tool calls in more than {limit} turns in a row",
     )
     assert (len(model.asked), len(seen), len(tool_results(caught.value.messages))) == (limit + 1, limit, limit)
 
 
-def test_twenty_iterations_are_admitted(pep: Pep) -> None:
+def test_twenty_tool_iterations_are_allowed_by_default(pep: Pep) -> None:
     finished, _ = looped(pep, *[Turn(calls=(add("c"),))] * 20, Turn("done"))
 
     assert len(finished.evaluations) == 20
 
 
-def test_what_watches_sees_each_call_as_soon_as_it_has_ended(pep: Pep) -> None:
+def test_on_tool_result_is_called_when_each_call_ends(pep: Pep) -> None:
     seen: list[tuple[str | None, Any]] = []
     first_is_seen = threading.Event()
 
     def add_numbers(a: float, b: float) -> bool:
-        # The second call of the turn ends only when the first one was seen.
+        # The first call waits until `on_tool_result` was called for the second call.
         return a == 1 or first_is_seen.wait(timeout=PATIENCE)
 
     def watch(call: ToolCall, evaluation: Evaluation) -> None:
@@ -240,14 +239,14 @@ def test_what_watches_sees_each_call_as_soon_as_it_has_ended(pep: Pep) -> None:
     assert [call_id for call_id, _, _ in tool_results(finished.messages)] == ["c1", "c2"]
 
 
-def test_what_watches_stops_nothing(pep: Pep, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_on_tool_result_does_not_stop_the_loop(pep: Pep, caplog: pytest.LogCaptureFixture) -> None:
     def watch(_call: ToolCall, evaluation: Evaluation) -> None:
         raise RuntimeError(f"blind to {evaluation.executed}")
 
     finished = AgentLoop(pep, Scripted(Turn(calls=(add("c1"),)), Turn("ok")), SESSION, on_tool_result=watch).run("Add.")
 
     message, _, place = caplog.messages[0].partition(": ")
-    assert (finished.text, message) == ("ok", "on_tool_result failed, which changes nothing")
+    assert (finished.text, message) == ("ok", "on_tool_result failed, but the loop continues")
     assert place.startswith("RuntimeError\n")
     assert "blind to True" not in caplog.text
 
@@ -258,7 +257,7 @@ CHAT_CALLS = [
 ]
 
 
-def test_calls_in_the_form_of_a_models_api_are_answered_in_that_form(pep: Pep) -> None:
+def test_calls_in_the_format_of_a_model_api_are_answered_in_that_format(pep: Pep) -> None:
     finished, _ = looped(pep, Turn(calls=CHAT_CALLS), Turn("ok"))
 
     calls, *results = finished.messages[1:4]
@@ -275,7 +274,7 @@ def test_calls_in_the_form_of_a_models_api_are_answered_in_that_form(pep: Pep) -
 
 
 @pytest.mark.parametrize("request_id", [None, "req-1"])
-def test_the_calls_of_a_turn_have_one_request_and_the_step_that_the_prompt_is(pep: Pep, request_id: str | None) -> None:
+def test_calls_of_a_turn_share_a_request_id_and_the_step_name(pep: Pep, request_id: str | None) -> None:
     model = Scripted(Turn(calls=(add("c1"), add("c2"))), Turn(calls=(add("c3"),)), Turn("ok"))
     loop = AgentLoop(pep, model, {**SESSION, "request_id": request_id})
     traces = [evaluation.trace for evaluation in loop.run("Add.", step_name="sum up").evaluations]
@@ -290,7 +289,7 @@ def note(call_id: str, arguments: Any) -> ToolCall:
     return ToolCall(call_id, "keep_note", arguments)
 
 
-def test_a_call_gets_a_key_where_it_needs_one_and_has_no_other(pep: Pep) -> None:
+def test_loop_adds_an_idempotency_key_only_to_calls_that_need_a_key(pep: Pep) -> None:
     notes = (note("c1", {"text": "a"}), note("c2", {"text": "b"}))
     once = (ToolCall("c3", "keep_once", {"text": "a"}), add("c4"))
     model = Scripted(Turn(calls=notes), Turn(calls=once), Turn("ok"))
@@ -302,30 +301,30 @@ def test_a_call_gets_a_key_where_it_needs_one_and_has_no_other(pep: Pep) -> None
     assert all(evaluation.executed for evaluation in finished.evaluations)
 
 
-def test_within_one_prompt_the_same_call_is_one_call(pep: Pep) -> None:
+def test_calls_with_the_same_arguments_run_only_once_per_prompt(pep: Pep) -> None:
     turns = (
         Turn(calls=(note("c1", {"text": "a"}), note("c2", '{"text":  "\\u0061"}'))),
         Turn(calls=(add("c3"), note("c4", '{"text": "a"}'))), Turn("ok"),
     )  # fmt: skip
     finished, _ = looped(pep, *turns)
-    notes = [each for each in finished.evaluations if each.trace.tool_name == "keep_note"]
+    notes = [evaluation for evaluation in finished.evaluations if evaluation.trace.tool_name == "keep_note"]
 
     assert sorted(note.executed for note in notes) == [False, False, True]
-    assert [each.result for each in notes] == ["a"] * 3
+    assert [evaluation.result for evaluation in notes] == ["a"] * 3
 
 
-def test_a_prompt_of_its_own_is_another_call_and_one_run_again_under_its_id_is_not(pep: Pep) -> None:
+def test_prompt_with_a_used_prompt_id_does_not_repeat_its_calls(pep: Pep) -> None:
     turns = (Turn(calls=(note("c1", {"text": "c"}),)), Turn("ok"))
     loop, other = (AgentLoop(pep, Scripted(), SESSION) for _ in range(2))
     ran = []
-    for each, prompt_id in ((loop, None), (loop, None), (other, None), (loop, "p-1"), (loop, "p-2"), (other, "p-1")):
-        each._model = Scripted(*turns)
-        ran.append(each.run("Keep.", prompt_id=prompt_id).evaluations[0].executed)
+    for agent, prompt_id in ((loop, None), (loop, None), (other, None), (loop, "p-1"), (loop, "p-2"), (other, "p-1")):
+        agent._model = Scripted(*turns)
+        ran.append(agent.run("Keep.", prompt_id=prompt_id).evaluations[0].executed)
 
     assert ran == [True, True, True, True, True, False]
 
 
-def test_a_call_whose_outcome_nobody_knows_is_not_run_again_for_a_model_that_tries_again(pep: Pep) -> None:
+def test_call_with_unknown_outcome_is_not_repeated_when_the_model_retries(pep: Pep) -> None:
     tries: list[str] = []
 
     def keep_note(text: str) -> None:
@@ -337,11 +336,11 @@ def test_a_call_whose_outcome_nobody_knows_is_not_run_again_for_a_model_that_tri
     finished = AgentLoop(broken, model, SESSION).run("Keep.")
 
     assert tries == ["a"]
-    assert [each.executed for each in finished.evaluations] == [True, False, False]
+    assert [evaluation.executed for evaluation in finished.evaluations] == [True, False, False]
     assert len({content for _, _, content in tool_results(finished.messages)}) == 1
 
 
-def test_an_approval_granted_between_two_turns_lets_the_same_call_through(pep: Pep) -> None:
+def test_call_runs_in_the_next_turn_after_its_approval_is_granted(pep: Pep) -> None:
     approvals = Approvals()
     asking = pep.with_changes(approvals=approvals)
 
@@ -355,21 +354,21 @@ def test_an_approval_granted_between_two_turns_lets_the_same_call_through(pep: P
     calls = [Turn(calls=(ToolCall(f"c{number}", "send_note", {"text": "a"}),)) for number in range(2)]
     finished = AgentLoop(asking, Patient(*calls, Turn("ok")), SESSION).run("Send.")
 
-    assert [each.verdict for each in finished.evaluations] == [Verdict.STEP_UP, Verdict.ALLOW]
+    assert [evaluation.verdict for evaluation in finished.evaluations] == [Verdict.STEP_UP, Verdict.ALLOW]
     assert [approval.state for approval in approvals.list()] == [ApprovalState.CONSUMED]
 
 
-def test_more_than_a_hundred_calls_of_one_turn_are_none(pep: Pep) -> None:
+def test_more_than_a_hundred_calls_in_one_turn_are_an_error(pep: Pep) -> None:
     with pytest.raises(TooManyCallsError) as caught:
         looped(pep, Turn(calls=tuple(add(f"c{number}") for number in range(101))))
 
     assert (caught.value.code, caught.value.message) == (
-        "loop.too_many_calls", "the model proposed 101 tool calls in one turn, at most 100 are admitted",
+        "loop.too_many_calls", "the model proposed 101 tool calls in one turn, but at most 100 are allowed",
     )  # fmt: skip
     assert tool_results(caught.value.messages) == []
 
 
-def test_at_most_sixteen_calls_of_a_turn_run_together(pep: Pep) -> None:
+def test_at_most_sixteen_calls_of_a_turn_run_concurrently(pep: Pep) -> None:
     live: list[int] = []
     most: list[int] = []
     lock = threading.Lock()
@@ -379,7 +378,7 @@ def test_at_most_sixteen_calls_of_a_turn_run_together(pep: Pep) -> None:
         with lock:
             live.append(1)
             most.append(len(live))
-        # Sixteen meet, or none ends.
+        # The barrier opens only if sixteen calls run at the same time.
         together.wait(timeout=PATIENCE)
         with lock:
             live.pop()
@@ -391,7 +390,7 @@ def test_at_most_sixteen_calls_of_a_turn_run_together(pep: Pep) -> None:
     assert max(most) == 16
 
 
-async def test_no_two_proposals_of_a_turn_are_read_in_one_round_of_the_event_loop(pep: Pep) -> None:
+async def test_each_proposal_is_parsed_in_a_separate_event_loop_iteration(pep: Pep) -> None:
     rounds = 0
 
     async def count() -> None:
@@ -401,7 +400,7 @@ async def test_no_two_proposals_of_a_turn_are_read_in_one_round_of_the_event_loo
             await asyncio.sleep(0)
 
     class Arguments(Mapping[str, Any]):
-        """Arguments that note in which round they are read."""
+        """Arguments that record the event loop iteration in which they are read."""
 
         def __getitem__(self, name: str) -> Any:
             read.append(rounds)
@@ -420,11 +419,11 @@ async def test_no_two_proposals_of_a_turn_are_read_in_one_round_of_the_event_loo
     counting.cancel()
 
     assert [evaluation.verdict for evaluation in finished.evaluations] == [Verdict.ALLOW] * 16
-    # Each is read for its key, and read to be decided.
+    # Each of the 16 proposals is read twice: for its idempotency key and for the decision.
     assert (len(read), len(set(read))) == (32, 32)
 
 
-def test_a_run_without_id_gets_one(pep: Pep) -> None:
+def test_loops_without_run_id_use_different_idempotency_keys(pep: Pep) -> None:
     model = Scripted(Turn(calls=(ToolCall("c1", "keep_note", {"text": "a"}),)), Turn("ok"))
     loops = [AgentLoop(pep, Scripted(*model.turns), {"claims": SESSION["claims"]}) for _ in range(2)]
     keys = {loop.run("Keep.").evaluations[0].trace.idempotency_key for loop in loops}
@@ -433,11 +432,10 @@ def test_a_run_without_id_gets_one(pep: Pep) -> None:
 
 
 class BrokenModelError(Exception):
-    """A model that cannot be reached."""
+    """The error of a model that cannot be reached."""
 
 
 def pinning(pep: Pep) -> tuple[Pep, list[int]]:
-    """An enforcement point whose runs pin a source, and a list that grows with each run that begins."""
     begun: list[int] = []
 
     def source() -> Pin:
@@ -449,7 +447,7 @@ def pinning(pep: Pep) -> tuple[Pep, list[int]]:
 
 @pytest.mark.parametrize("ending", ["an answer", "an error", "a cancellation"])
 @pytest.mark.parametrize("run_id", [None, "run-1"])
-async def test_a_prompt_without_a_run_is_a_run_of_its_own_and_ends_it_however_it_ends(
+async def test_prompt_without_run_id_has_a_run_that_ends_with_the_prompt(
     pep: Pep, ending: str, run_id: str | None
 ) -> None:
     pinned, begun = pinning(pep)
@@ -471,7 +469,7 @@ async def test_a_prompt_without_a_run_is_a_run_of_its_own_and_ends_it_however_it
     assert len(begun) == (3 if run_id is None else 1)
 
 
-async def test_an_answer_is_there_though_its_run_cannot_be_ended(
+async def test_answer_is_returned_even_if_the_run_of_the_prompt_cannot_be_ended(
     pep: Pep, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "manifest.yaml"
@@ -485,29 +483,29 @@ async def test_an_answer_is_there_though_its_run_cannot_be_ended(
         finished = await AgentLoop(labelled, Scripted(Turn("ok")), {"claims": SESSION["claims"]}).arun("Go.")
 
     assert finished.text == "ok"
-    assert "a run could not be ended, and expires by itself: database sqlite://" in caplog.text
+    assert "could not end the run, which expires instead: database sqlite://" in caplog.text
 
 
-async def test_a_prompt_that_goes_on_beside_another_keeps_its_run(pep: Pep) -> None:
+async def test_concurrent_prompts_have_separate_runs(pep: Pep) -> None:
     pinned, begun = pinning(pep)
-    first_is_over = asyncio.Event()
+    first_has_ended = asyncio.Event()
 
     async def model(request: ModelRequest) -> Turn:
         if request.messages[-1].role is Role.TOOL and request.messages[0].content == "long":
-            await first_is_over.wait()
+            await first_has_ended.wait()
             return Turn(calls=(add("c2"),)) if len(request.messages) < 5 else Turn("ok")
         return Turn("ok") if request.messages[-1].role is Role.TOOL else Turn(calls=(add("c1"),))
 
     loop = AgentLoop(pinned, model, {"claims": SESSION["claims"]})
     long = asyncio.create_task(loop.arun("long"))
     await loop.arun("short")
-    first_is_over.set()
+    first_has_ended.set()
     await long
 
     assert len(begun) == 2
 
 
-async def test_a_loop_can_end_in_json_without_tools(registered: Pep) -> None:
+async def test_loop_with_schema_asks_for_json_without_tools_at_the_end(registered: Pep) -> None:
     model = Scripted(Turn("", (collect("c1", "dice"),)), Turn("It is 3."), Turn("three"), Turn('{"sum": 3}'))
 
     async def asked(request: ModelRequest) -> Turn:
@@ -520,7 +518,7 @@ async def test_a_loop_can_end_in_json_without_tools(registered: Pep) -> None:
     assert [(bool(request.tools), request.schema) for request in model.asked] == [
         (True, None), (True, None), (False, SCHEMA), (False, SCHEMA),
     ]  # fmt: skip
-    assert finished.messages[-2].content.startswith("Answer as JSON of the schema: value: not JSON")
+    assert finished.messages[-2].content.startswith("Answer with JSON that matches the schema: value: not JSON")
 
 
 @pytest.mark.parametrize(
@@ -528,11 +526,11 @@ async def test_a_loop_can_end_in_json_without_tools(registered: Pep) -> None:
     [
         (Turn('{"sum": "3"}'), 'value.sum: "3" is not of type "number"'),
         (Turn("{}"), 'value: "sum" is a required property'),
-        (Turn('{"sum": 3}', (add("c9"),)), "no tools are to be called any more"),
-        (Turn(f'"{"a" * 2**20}"'), "value: it has 1048578 bytes, at most 1048576 are admitted"),
+        (Turn('{"sum": 3}', (add("c9"),)), "tools can no longer be called"),
+        (Turn(f'"{"a" * 2**20}"'), "value: it has 1048578 bytes, but at most 1048576 are allowed"),
     ],
 )
-def test_an_answer_that_never_fits_is_an_error(pep: Pep, turn: Turn, fault: str) -> None:
+def test_answer_that_never_matches_the_schema_is_an_error(pep: Pep, turn: Turn, fault: str) -> None:
     model = Scripted(Turn("It is 3."), turn)
     with pytest.raises(OutputInvalidError) as caught:
         AgentLoop(pep, model, SESSION).run("Add.", schema=SCHEMA)
@@ -543,8 +541,6 @@ def test_an_answer_that_never_fits_is_an_error(pep: Pep, turn: Turn, fault: str)
 
 
 class Unwritable:
-    """An SDK's object that fails when it is written."""
-
     def model_dump(self, **_: Any) -> Any:
         raise RuntimeError
 
@@ -552,22 +548,24 @@ class Unwritable:
 @pytest.mark.parametrize(
     ("options", "schema", "fault"),
     [
-        ({"session": None}, None, "no session is given"),
-        ({"model": lambda _request: "x"}, None, "the model answered str (return a `Turn`)"),
+        ({"session": None}, None, "the call has no session"),
+        ({"model": lambda _request: "x"}, None, "the model function returned str (return a `Turn`)"),
         ({}, {"type": "numbr"}, "JSON Schema: "),
         ({"max_tool_iterations": "5"}, None, "max_tool_iterations: '5' is out of range (at least 0)"),
         ({"max_tool_iterations": True}, None, "max_tool_iterations: True is out of range (at least 0)"),
         ({"max_tool_iterations": -1}, None, "max_tool_iterations: -1 is out of range (at least 0)"),
-        ({"model": lambda _request: Turn(calls=[3])}, None, "the model's turn has a call that is int of no known form"),
+        ({"model": lambda _request: Turn(calls=[3])}, None, "the model proposed a call of unsupported type int"),
         (
             {"model": lambda _request: Turn(calls=[Unwritable()])},
             None,
-            "the model's turn has a call that is not JSON: ",
+            "the model proposed a call that is not JSON: ",
         ),
         ({"system_prompt": b"x"}, None, "system_prompt: expected text but got bytes"),
     ],
 )
-def test_what_cannot_be_used_is_named(pep: Pep, options: dict[str, Any], schema: Any, fault: str) -> None:
+def test_invalid_option_or_model_answer_is_a_usage_error(
+    pep: Pep, options: dict[str, Any], schema: Any, fault: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         AgentLoop(pep, **{"model": Scripted(Turn("x")), "session": SESSION, **options}).run("x", schema=schema)
 
@@ -575,19 +573,19 @@ def test_what_cannot_be_used_is_named(pep: Pep, options: dict[str, Any], schema:
 
 
 @pytest.mark.parametrize("option", ["prompt", "prompt_id"])
-def test_a_prompt_and_its_id_are_text(pep: Pep, option: str) -> None:
+def test_prompt_and_prompt_id_must_be_text(pep: Pep, option: str) -> None:
     options: dict[str, Any] = {"prompt": "x", option: b"x"}
     with pytest.raises(UsageError, match=f"{option}: expected text but got bytes"):
         AgentLoop(pep, Scripted(Turn("x")), SESSION).run(**options)
 
 
 @pytest.mark.filterwarnings("error")
-async def test_inside_an_event_loop_arun_is_named(pep: Pep) -> None:
+async def test_run_inside_an_event_loop_suggests_arun(pep: Pep) -> None:
     with pytest.raises(UsageError) as caught:
         AgentLoop(pep, Scripted(Turn("x")), SESSION).run("x")
     gc.collect()
 
-    assert str(caught.value) == "an event loop runs in this thread already (use `await loop.arun(...)`)"
+    assert str(caught.value) == "an event loop already runs in this thread (use `await loop.arun(...)`)"
 
 
 COLLECT = ToolContract(
@@ -648,18 +646,22 @@ def looped(pep: Pep, *turns: Turn) -> tuple[Finished, list[ModelRequest]]:
     return AgentLoop(pep, model, {**SESSION, "state": {"notes": ["old"], "other": 1}}).run("Go."), model.asked
 
 
-def test_state_effects_of_a_turn_are_in_the_state_of_the_next(registered: Pep) -> None:
+def test_next_turn_sees_the_state_effects_of_the_previous_turn(registered: Pep) -> None:
     finished, _ = looped(
         registered, Turn(calls=(collect("c1", "a"), collect("c2", "b"))),
         Turn(calls=(collect("c3", "c"),)), Turn("ok"),
     )  # fmt: skip
 
-    # Calls of one turn run at the same time, and none of them sees what the others write.
-    assert [each.result["notes"] for each in finished.evaluations] == [["a after 1"], ["b after 1"], ["c after 3"]]
+    # The first two calls run in the same turn, so neither call sees how the other call changes the state.
+    assert [evaluation.result["notes"] for evaluation in finished.evaluations] == [
+        ["a after 1"],
+        ["b after 1"],
+        ["c after 3"],
+    ]
     assert finished.state == {"notes": ["old", "a after 1", "b after 1", "c after 3"], "other": 1}
 
 
-def test_a_field_of_the_state_shows_in_the_system_prompt_whenever_the_model_is_asked(registered: Pep) -> None:
+def test_system_prompt_is_filled_with_state_before_each_request(registered: Pep) -> None:
     model = Scripted(Turn(calls=(collect("c1", "a"),)), Turn("ok"), Turn('{"sum": 1}'))
     session = {**SESSION, "state": {"notes": ["{{OTHER}}"], "other": 1}}
     finished = AgentLoop(registered, model, session, system_prompt="You noted {{NOTES}}{{other}}.").run(
@@ -675,7 +677,7 @@ def test_a_field_of_the_state_shows_in_the_system_prompt_whenever_the_model_is_a
     assert finished.messages[0] == Message(Role.SYSTEM, after)
 
 
-def test_the_next_prompt_begins_with_the_state_that_tools_preserve(registered: Pep) -> None:
+def test_next_prompt_starts_with_the_preserved_state(registered: Pep) -> None:
     turns = (Turn(calls=(collect("c1", "a"), ToolCall("c2", "remember_topic", {"topic": "a"}))), Turn("ok"))
     loop = AgentLoop(registered, Scripted(), {**SESSION, "state": {"notes": ["old"], "other": 1}})
     states = []
@@ -689,7 +691,7 @@ def test_the_next_prompt_begins_with_the_state_that_tools_preserve(registered: P
     ]
 
 
-def test_a_prompt_that_fails_leaves_the_state_of_the_calls_that_it_made(registered: Pep) -> None:
+def test_state_effects_of_calls_remain_if_the_prompt_fails_later(registered: Pep) -> None:
     remember = Turn(calls=(ToolCall("c1", "remember_topic", {"topic": "a"}),))
     loop = AgentLoop(registered, Scripted(remember), SESSION, max_tool_iterations=1)
     with pytest.raises(ToolIterationsExceededError):
@@ -699,24 +701,22 @@ def test_a_prompt_that_fails_leaves_the_state_of_the_calls_that_it_made(register
     assert loop.run("Go on.").state == {"topics": ["a"]}
 
 
-def test_a_call_that_gave_no_result_leaves_the_state_as_it_was(registered: Pep) -> None:
+def test_failed_call_does_not_change_the_state(registered: Pep) -> None:
     calls = (ToolCall("c1", "collect_notes", {"topic": 1}), ToolCall("c2", "tell_secret", {}), collect("c3", "a"))
     finished, _ = looped(registered, Turn(calls=calls), Turn("ok"))
 
     assert finished.state == {"notes": ["old", "a after 1"], "other": 1}
 
 
-def test_effects_that_do_not_go_together_are_logged_and_the_first_stands(
-    registered: Pep, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_conflicting_state_effect_is_logged_and_ignored(registered: Pep, caplog: pytest.LogCaptureFixture) -> None:
     calls = (ToolCall("c1", "count_notes", {"topic": "a"}), collect("c2", "a"))
     finished, _ = looped(registered, Turn(calls=calls), Turn("ok"))
 
     assert finished.state == {"notes": {}, "other": 1}
-    assert caplog.messages == ["the state effects of collect_notes do not go with those of the calls before it"]
+    assert caplog.messages == ["could not merge the state effects of collect_notes with those of earlier calls"]
 
 
-def test_a_registrys_tools_are_shown_that_are_available_and_not_forbidden(registered: Pep) -> None:
+def test_model_sees_only_available_and_allowed_tools_of_the_registry(registered: Pep) -> None:
     _, asked = looped(registered, Turn("ok"))
 
     parameters = {
@@ -735,22 +735,22 @@ def test_a_registrys_tools_are_shown_that_are_available_and_not_forbidden(regist
     )
 
 
-def test_without_a_registry_no_tool_is_shown(pep: Pep) -> None:
+def test_model_sees_no_tools_without_a_registry(pep: Pep) -> None:
     _, asked = looped(pep, Turn("ok"))
 
     assert asked[0].tools == ()
 
 
-def test_without_functions_no_call_of_the_model_runs(pep: Pep) -> None:
+def test_call_of_a_tool_without_function_is_unavailable(pep: Pep) -> None:
     finished, _ = looped(pep.with_changes(tools={}), Turn(calls=(add("c1"),)), Turn("ok"))
 
-    assert [(each.executed, str(each.answer.text).split(":")[0]) for each in finished.evaluations] == [
-        (False, "TOOL_UNAVAILABLE")
-    ]
+    assert [
+        (evaluation.executed, str(evaluation.answer.text).split(":")[0]) for evaluation in finished.evaluations
+    ] == [(False, "TOOL_UNAVAILABLE")]
 
 
-def test_the_loop_of_another_product_takes_its_contracts_unchanged() -> None:
-    """Tool contract document: the second product registers other contracts, and the orchestrator stays as it is."""
+def test_agent_loop_works_with_tool_contracts_of_another_product() -> None:
+    """The tool contract document requires that another product uses the same orchestrator with other contracts."""
     registry = Registry()
     registry.register_contract(REMEMBER, lambda topic: {"topics": [f"{topic}!"]}, effect_class="pure", risk_tier="low")
     pep = Pep.from_registry(registry)
@@ -773,7 +773,9 @@ tools:
 
 
 @pytest.mark.parametrize(("preserved", "tainted"), [("true", True), ("false", False)])
-def test_what_outlives_a_prompt_is_still_a_strangers(tmp_path: Path, preserved: str, tainted: bool) -> None:
+def test_untrusted_state_preserved_across_prompts_taints_the_next_prompt(
+    tmp_path: Path, preserved: str, tainted: bool
+) -> None:
     file = tmp_path / "manifest.yaml"
     file.write_text(LABELLED % preserved)
     manifest = load_effective(file, None)
@@ -788,7 +790,7 @@ def test_what_outlives_a_prompt_is_still_a_strangers(tmp_path: Path, preserved: 
 
 
 @pytest.mark.parametrize("run_id", [None, "run-7"])
-def test_the_users_words_are_those_that_the_application_says_are(tmp_path: Path, run_id: str | None) -> None:
+def test_only_text_in_the_argument_own_words_counts_as_written_by_the_user(tmp_path: Path, run_id: str | None) -> None:
     file = tmp_path / "manifest.yaml"
     file.write_text("""
 manifest_version: 2026.1.0
@@ -805,6 +807,7 @@ tools:
         runs = [loop.run(prompt, own_words=words) for words in (None, "Look up Bob-7.", None)]
 
     flows = [run.evaluations[0].flow for run in runs]
-    # A run that goes on still has the words of the prompt before.
+    # With a run id, the third prompt continues the run, which still has the words that the user wrote for the second
+    # prompt.
     sources = [["model"], ["prompt"], ["prompt"] if run_id else ["model"]]
     assert [flow and flow["arguments"][0]["sources"] for flow in flows] == sources

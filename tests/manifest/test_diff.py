@@ -1,4 +1,4 @@
-"""The difference of two manifests: signatures, versions, governance, pins; and the command that shows it."""
+"""Tests of differences between manifests (signatures, versions, governance, pins) and of `pdp manifest diff`."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,6 @@ def tool(**fields: Any) -> dict[str, Any]:
 
 
 def differing(old: dict[str, Any], new: dict[str, Any], **manifest: Any) -> ManifestDiff:
-    """The difference that two entries of one tool make; `manifest`: (old, new) of a field around them."""
     fields = [{name: values[at] for name, values in manifest.items()} for at in (0, 1)]
     made = [
         effective_manifest(Manifest.model_validate({"manifest_version": "1", "tools": [entry], **around}))
@@ -41,7 +40,6 @@ def differing(old: dict[str, Any], new: dict[str, Any], **manifest: Any) -> Mani
 
 
 def changed(**properties: Any) -> dict[str, Any]:
-    """SCHEMA with some of its members changed; None: without."""
     merged = {**SCHEMA["properties"], **properties}  # type: ignore[dict-item]
     return {**SCHEMA, "properties": {name: one for name, one in merged.items() if one is not None}}
 
@@ -50,9 +48,10 @@ def signature(old: Any, new: Any, part: str) -> list[tuple[str, str, str]]:
     return [(one.path, one.what, one.bump.name.lower()) for one in schema_changes(old, new, part)]
 
 
-# Signatures
+# Changes of signatures
 
-# The old schema is SCHEMA. What is said of the new one, and which bump it asks for in a request and in a response.
+# Each item has a new schema, the differences between SCHEMA and the new schema, and the version bump that the new
+# schema needs as a request and as a response.
 CHANGES: dict[str, tuple[Any, list[tuple[str, str]], str, str]] = {
     "nothing": (SCHEMA, [], "none", "none"),
     "a description": (changed(amount={"type": "number", "minimum": 0, "description": "x"}), [("", "text or spelling")],
@@ -98,7 +97,7 @@ CHANGES: dict[str, tuple[Any, list[tuple[str, str]], str, str]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_a_change_of_a_signature_asks_for(name: str) -> None:
+def test_changed_tool_signature_needs_the_expected_version_bump(name: str) -> None:
     new, said, request, response = CHANGES[name]
     for part, bump in (("request", request), ("response", response)):
         found = schema_changes(SCHEMA, new, part)
@@ -106,36 +105,36 @@ def test_what_a_change_of_a_signature_asks_for(name: str) -> None:
         assert max((one.bump for one in found), default=Bump.NONE).name.lower() == bump
 
 
-def test_a_request_that_is_opened_takes_more() -> None:
+def test_allowing_additional_arguments_is_a_minor_change_and_forbidding_them_a_major_change() -> None:
     found = signature(SCHEMA, {**SCHEMA, "additionalProperties": True}, "request")
-    assert found == [("", "further members: none became any", "minor")]
+    assert found == [("", "additional members: none became any", "minor")]
     assert signature({**SCHEMA, "additionalProperties": True}, SCHEMA, "request")[0][2] == "major"
 
 
-def test_a_member_within_an_object_that_takes_any_is_gone_for_readers_alone() -> None:
+def test_member_removed_from_an_open_object_breaks_only_responses() -> None:
     old = changed(kind={"type": "object", "properties": {"tags": {"type": "string"}}})
 
     assert signature(old, changed(kind={"type": "object"}), "request") == [
-        ("kind", "further members: none became any", "minor")
+        ("kind", "additional members: none became any", "minor")
     ]
     assert signature(old, changed(kind={"type": "object"}), "response") == [("kind.tags", "was removed", "major")]
     assert signature({**SCHEMA, "additionalProperties": False}, SCHEMA, "response") == [
-        ("", "further members: none became any", "major")
+        ("", "additional members: none became any", "major")
     ]
 
 
-def test_an_argument_that_begins_to_name_its_members_takes_no_others() -> None:
+def test_open_object_argument_counts_as_closed_after_it_declares_members() -> None:
     old, new = (
         changed(memo={"type": "object"}),
         changed(memo={"type": "object", "properties": {"a": {"type": "string"}}}),
     )
     named = ("memo.a", "is new", "minor")
 
-    assert signature(old, new, "request") == [named, ("memo", "further members: any became none", "major")]
+    assert signature(old, new, "request") == [named, ("memo", "additional members: any became none", "major")]
     assert signature(old, new, "response") == [named]
 
 
-def test_a_definition_is_compared_by_what_it_says() -> None:
+def test_manifest_diff_compares_schema_definitions_by_content() -> None:
     old = {**changed(amount={"$ref": "#/$defs/a"}), "$defs": {"a": {"type": "number", "minimum": 0}}}
 
     assert signature(SCHEMA, old, "response") == [("", "text or spelling", "patch")]
@@ -143,7 +142,7 @@ def test_a_definition_is_compared_by_what_it_says() -> None:
     assert signature(old, new, "response") == [("amount", "type number became integer", "minor")]
 
 
-def test_a_definition_that_leads_back_to_itself_is_compared_once() -> None:
+def test_manifest_diff_compares_a_recursive_schema_definition_once() -> None:
     def tree(kind: str) -> dict[str, Any]:
         node = {
             "type": "object",
@@ -155,12 +154,12 @@ def test_a_definition_that_leads_back_to_itself_is_compared_once() -> None:
     assert ("value", "type string became integer", "major") in found
 
 
-def test_a_schema_that_comes_or_goes() -> None:
+def test_added_response_schema_is_minor_and_removed_one_major() -> None:
     assert signature(None, SCHEMA, "response") == [("", "the response's schema is stated", "minor")]
     assert signature(SCHEMA, None, "response") == [("", "the response's schema is no longer stated", "major")]
 
 
-# Versions
+# Versions of tools
 
 MINOR, MAJOR = changed(memo={"type": "string"}), changed(kind=None)
 
@@ -170,30 +169,32 @@ MINOR, MAJOR = changed(memo={"type": "string"}), changed(kind=None)
     [
         ({}, {"schema": MINOR, "version": "1.3.0"}, None),
         ({}, {"schema": MINOR, "version": "2.0.0"}, None),
-        ({}, {"schema": MINOR, "version": "1.2.4"}, "a minor change, and version 1.2.3 became 1.2.4: at least 1.3.0"),
-        ({}, {"schema": MINOR}, "a minor change, and version 1.2.3 became 1.2.3: at least 1.3.0"),
+        ({}, {"schema": MINOR, "version": "1.2.4"}, "a minor change from version 1.2.3 to 1.2.4 needs at least 1.3.0"),
+        ({}, {"schema": MINOR}, "a minor change from version 1.2.3 to 1.2.3 needs at least 1.3.0"),
         ({}, {"schema": MAJOR, "version": "2.0.0"}, None),
-        ({}, {"schema": MAJOR, "version": "1.3.0"}, "a major change, and version 1.2.3 became 1.3.0: at least 2.0.0"),
+        ({}, {"schema": MAJOR, "version": "1.3.0"}, "a major change from version 1.2.3 to 1.3.0 needs at least 2.0.0"),
         ({"version": "0.2.0"}, {"schema": MAJOR, "version": "0.3.0"},
-         "a major change, and version 0.2.0 became 0.3.0: at least 1.0.0"),
-        ({}, {"version": "1.2.2"}, "version 1.2.2 is before 1.2.3"),
+         "a major change from version 0.2.0 to 0.3.0 needs at least 1.0.0"),
+        ({}, {"version": "1.2.2"}, "version 1.2.2 is lower than 1.2.3"),
         ({}, {"version": "2.0.0-rc.1", "schema": MAJOR}, None),
         ({}, {"version": "9.0.0"}, None),
         ({}, {"scopes": []}, None),
         ({}, {"schema": {**SCHEMA, "description": "x"}}, None),
-        ({}, {"version": None}, "states no version, and its signature or its version changed"),
+        ({}, {"version": None}, "has no version, although its signature or version changed"),
         ({"version": None}, {"version": None, "schema": MAJOR},
-         "states no version, and its signature or its version changed"),
+         "has no version, although its signature or version changed"),
         ({"version": None}, {"version": None, "schema": {**SCHEMA, "description": "x"}}, None),
         ({"version": None}, {"schema": MAJOR}, None),
     ],
 )  # fmt: skip
-def test_a_version_says_what_changed(old: dict[str, Any], new: dict[str, Any], fault: str | None) -> None:
+def test_tool_version_that_is_too_low_for_its_changes_is_a_fault(
+    old: dict[str, Any], new: dict[str, Any], fault: str | None
+) -> None:
     (found,) = differing(tool(**old), tool(**new)).tools
     assert found.fault == fault
 
 
-def test_tools_that_come_and_go_need_no_bump() -> None:
+def test_added_and_removed_tools_need_no_version_bump() -> None:
     found = differing(tool(), tool(name="send_bill", version=None))
 
     assert [(one.tool, one.kind, one.fault) for one in found.tools] == [
@@ -203,7 +204,7 @@ def test_tools_that_come_and_go_need_no_bump() -> None:
     assert [one.governance[0].direction for one in found.tools] == [Direction.TIGHTENS, Direction.LOOSENS]
 
 
-def test_manifests_of_the_same_content_do_not_differ() -> None:
+def test_manifests_with_equal_content_do_not_differ() -> None:
     found = differing(tool(), tool(sla={"p50": "200ms"}))
     assert (found.tools, found.pins, found.faults) == ((), (), ())
 
@@ -216,7 +217,7 @@ def test_manifests_of_the_same_content_do_not_differ() -> None:
         {"invariants": [{"id": "SMALL", "rule": "Quite small", "check": "call.amount < 5"}]},
     ],
 )
-def test_what_the_model_is_told_is_a_patch(new: dict[str, Any]) -> None:
+def test_changed_description_needs_only_a_patch_version(new: dict[str, Any]) -> None:
     old = {"description": "Pay a bill", "invariants": [{"id": "SMALL", "rule": "Small", "check": "call.amount < 5"}]}
     (found,) = differing(tool(**old), tool(**{**old, **new})).tools
 
@@ -225,7 +226,7 @@ def test_what_the_model_is_told_is_a_patch(new: dict[str, Any]) -> None:
     )  # fmt: skip
 
 
-def test_what_the_model_is_not_told_is_no_description() -> None:
+def test_change_to_an_invariant_text_that_the_description_contains_is_no_difference() -> None:
     rule = {"id": "SMALL", "rule": "bill", "check": "call.amount < 5"}
     other = {**rule, "rule": "Pay"}
     assert (
@@ -236,14 +237,15 @@ def test_what_the_model_is_not_told_is_no_description() -> None:
     )
 
 
-# Governance
+# Changes of governance
 
 LOOSENS, TIGHTENS, UNCLEAR = Direction.LOOSENS, Direction.TIGHTENS, Direction.UNCLEAR
 LIMIT = {"limit": "bills.single", "argument": "amount"}
 DAILY = {"limit": "bills.daily", "argument": "amount", "per": "subject"}
 RULE = {"id": "SMALL", "rule": "Small", "check": "call.amount < 5"}
 
-# Old and new fields, and what the change does; the other way round it does the opposite.
+# Each item has strict fields and lax fields. The change from strict to lax fields loosens the manifest, and the item
+# ends with the name and the text of this change.
 OPPOSITES: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({"risk_tier": "high"}, {"risk_tier": "low"}, "risk_tier", "changed"),
     ({"effect_class": "commit-high"}, {"effect_class": "commit-low"}, "effect_class", "changed"),
@@ -287,7 +289,9 @@ OPPOSITES: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("strict", "lax", "field", "what"), OPPOSITES, ids=[one[2] for one in OPPOSITES])
-def test_what_loosens_one_way_tightens_the_other(strict: Any, lax: Any, field: str, what: str) -> None:
+def test_reverse_of_a_change_that_loosens_a_tool_counts_as_tightening(
+    strict: Any, lax: Any, field: str, what: str
+) -> None:
     (loosened,) = differing(tool(**strict), tool(**lax)).tools
     (tightened,) = differing(tool(**lax), tool(**strict)).tools
 
@@ -299,11 +303,11 @@ def test_what_loosens_one_way_tightens_the_other(strict: Any, lax: Any, field: s
     ("old", "new", "changes"),
     [
         ({"markings": ["a"]}, {"markings": ["a", "b"]},
-         [("markings", LOOSENS, "added b: data so marked may be touched"),
+         [("markings", LOOSENS, "added b: data with this marking may be touched"),
           ("markings", TIGHTENS, "added b: data of unknown markings needs clearance for it")]),
         ({"markings": ["a", "b"]}, {"markings": ["a"]},
          [("markings", LOOSENS, "removed b: data of unknown markings no longer needs clearance for it"),
-          ("markings", TIGHTENS, "removed b: data so marked may no longer be touched")]),
+          ("markings", TIGHTENS, "removed b: data with this marking may no longer be touched")]),
         ({}, {"purposes": ["a"]}, [("purposes", TIGHTENS, "restricted")]),
         ({"purposes": []}, {}, [("purposes", LOOSENS, "no longer restricted")]),
         ({"scopes": ["a"]}, {"scopes": ["b"]}, [("scopes", LOOSENS, "removed a"), ("scopes", TIGHTENS, "added b")]),
@@ -335,7 +339,7 @@ def test_what_loosens_one_way_tightens_the_other(strict: Any, lax: Any, field: s
           ("scopes", TIGHTENS, "added b")]),
     ],
 )  # fmt: skip
-def test_what_changes_of_governance_do(old: Any, new: Any, changes: Any) -> None:
+def test_governance_change_is_reported_as_loosening_or_tightening_as_expected(old: Any, new: Any, changes: Any) -> None:
     found = differing(tool(**old), tool(**new)).tools
     assert [[(one.name, one.direction, one.what) for one in each.governance] for each in found] == (
         [] if changes is None else [changes]
@@ -363,7 +367,7 @@ def test_what_changes_of_governance_do(old: Any, new: Any, changes: Any) -> None
     ],
 )
 @pytest.mark.parametrize("field", ["context", "resource"])
-def test_a_fact_that_the_model_or_the_manifest_states_from_now_on_loosens(
+def test_replacing_a_session_value_by_an_argument_or_constant_counts_as_loosening(
     field: str, old: Any, new: Any, expected: tuple[str, str]
 ) -> None:
     kind = {"type": "bill", "id": "b"} if field == "resource" else {"kind": "bill"}
@@ -373,7 +377,7 @@ def test_a_fact_that_the_model_or_the_manifest_states_from_now_on_loosens(
     assert [(change.name, change.direction) for change in difference.governance] == [(f"{field}.{name}", direction)]
 
 
-def test_of_long_expressions_the_part_is_shown_that_differs() -> None:
+def test_long_expressions_are_shortened_up_to_their_first_difference() -> None:
     same = " || ".join(f"session.facts.f{number}" for number in range(30))
     old, new = (tool(context={"k": f"${same} || session.facts.{name}"}) for name in ("screened", "trusted"))
     (difference,) = differing(old, new).tools
@@ -395,7 +399,9 @@ def test_of_long_expressions_the_part_is_shown_that_differs() -> None:
         (None, None, []),
     ],
 )
-def test_what_changes_of_pins_do(old: Any, new: Any, changes: Any) -> None:
+def test_change_of_pinned_tool_versions_is_reported_as_loosening_or_tightening_as_expected(
+    old: Any, new: Any, changes: Any
+) -> None:
     def agents(pins: dict[str, str] | None) -> Any:
         return None if pins is None else [{"id": agent, "tools": {"pay_bill": one}} for agent, one in pins.items()]
 
@@ -404,7 +410,7 @@ def test_what_changes_of_pins_do(old: Any, new: Any, changes: Any) -> None:
     assert found.directions() == {direction for _, direction, _ in changes}
 
 
-# The command
+# The command `pdp manifest diff`
 
 
 def written(folder: Path, name: str, *tools: dict[str, Any]) -> Path:
@@ -420,7 +426,7 @@ def ran(old: Path, new: Path, **options: Any) -> int:
     return caught.value.exit_code
 
 
-def test_the_command_shows_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_command_prints_the_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = written(tmp_path, "old.json", tool(), tool(name="send_bill"))
     new = written(tmp_path, "new.json", tool(schema=MAJOR, risk_tier="medium", scopes=["bills.all"], description="x"))
 
@@ -432,18 +438,18 @@ def test_the_command_shows_what_differs(tmp_path: Path, capsys: pytest.CaptureFi
         "  tightens risk_tier: low -> medium\n"
         "  loosens  scopes: removed bills.pay\n"
         "  tightens scopes: added bills.all\n"
-        "  version  a major change, and version 1.2.3 became 1.2.3: at least 2.0.0\n"
+        "  version  a major change from version 1.2.3 to 1.2.3 needs at least 2.0.0\n"
         "send_bill removed\n"
         "  tightens tools: may no longer be called\n"
         "2 of the tools differ, 1 version is missing a bump\n"
     )
 
 
-def test_the_command_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = written(tmp_path, "old.json", tool()), written(tmp_path, "new.json", tool(schema=MINOR, scopes=["a"]))
     assert ran(old, new, as_json=True) == 1
     found = json.loads(capsys.readouterr().out)
-    fault = "a minor change, and version 1.2.3 became 1.2.3: at least 1.3.0"
+    fault = "a minor change from version 1.2.3 to 1.2.3 needs at least 1.3.0"
     lists = {"old": ["bills.pay"], "new": ["a"]}
 
     assert found["old"]["digest"] != found["new"]["digest"]
@@ -477,12 +483,14 @@ def test_the_command_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ({"schema": MINOR}, 1, 1, 1),
     ],
 )
-def test_the_exit_code(tmp_path: Path, fields: Any, plain: int, loosening: int, unclear: int) -> None:
+def test_fail_on_option_sets_which_differences_make_the_diff_command_fail(
+    tmp_path: Path, fields: Any, plain: int, loosening: int, unclear: int
+) -> None:
     old, new = written(tmp_path, "old.json", tool()), written(tmp_path, "new.json", tool(**fields))
     assert [ran(old, new, fail_on=kind) for kind in (None, "loosening", "unclear")] == [plain, loosening, unclear]
 
 
-def test_governance_files_are_compared_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_command_compares_governance_files(capsys: pytest.CaptureFixture[str]) -> None:
     manifest, governance = EXAMPLE / "manifest.json", EXAMPLE / "governance.yaml"
 
     assert ran(manifest, manifest, governance=governance, old_governance=governance) == 0
@@ -490,7 +498,7 @@ def test_governance_files_are_compared_as_well(capsys: pytest.CaptureFixture[str
     assert ran(manifest, manifest, governance=governance) == 0
     out, err = capsys.readouterr()
     assert "  unclear  effect_class: not stated -> read-internal\n  tightens scopes: added payments.lookup\n" in out
-    alone = "note: only {} has a governance file, and what that states shows as changed; see {}\n"
+    alone = "note: only {} has a governance file, so all its rules are shown as changed; use {}\n"
     assert err == alone.format("NEW", "--old-governance")
     assert ran(manifest, manifest, old_governance=governance) == 0
     assert capsys.readouterr().err == alone.format("OLD", "--governance")

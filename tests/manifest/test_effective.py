@@ -1,4 +1,4 @@
-"""Manifest and governance merged: the stricter holds, and the digest names the content."""
+"""Tests of the effective manifest, which merges manifest and governance file, and of the digest of this manifest."""
 
 import json
 from typing import Any, get_args
@@ -35,7 +35,6 @@ def declared(**fields: Any) -> DeclaredTool:
 
 
 def merged(manifest: dict[str, Any], governance: dict[str, Any] | None) -> dict[str, Any]:
-    """Merge what the two state of one tool; return the entry that the policy sees, without names and contract."""
     actions = {} if governance is None else {"pay_bill": ActionRules.model_validate(governance)}
     whole = effective_manifest(
         Manifest(manifest_version="1", tools=(declared(**manifest),)), Governance(actions=actions)
@@ -44,7 +43,7 @@ def merged(manifest: dict[str, Any], governance: dict[str, Any] | None) -> dict[
     return {name: value for name, value in entry.items() if name not in ("name", "id", "pdp_action", "contract")}
 
 
-# What an entry says of a time: as it was written, and as a number, which is what a policy can compare.
+# An entry has the expiry as a text and also in seconds, because policies compare numbers.
 IN: dict[str, dict[str, Any]] = {
     text: {"expires": text, "expires_seconds": seconds}
     for text, seconds in (("PT1H", 3600), ("PT2H", 7200), ("PT5M", 300))
@@ -60,7 +59,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def test_the_worked_example() -> None:
+def test_manifest_and_governance_file_of_the_payments_example_merge_as_documented() -> None:
     effective = load_effective(EXAMPLES / "payments" / "manifest.json", EXAMPLES / "payments" / "governance.yaml")
     wire = dict(effective.document["tools"]["initiate_wire"])
 
@@ -87,7 +86,7 @@ def test_the_worked_example() -> None:
     assert "agents" not in effective.document
 
 
-def test_defaults_are_made_explicit_and_what_is_absent_stays_absent() -> None:
+def test_manifest_merge_adds_only_fields_that_have_defaults() -> None:
     assert merged({}, None) == DEFAULTS
     assert merged({}, {}) == DEFAULTS
 
@@ -99,7 +98,7 @@ def test_defaults_are_made_explicit_and_what_is_absent_stays_absent() -> None:
         ("commit-low", "medium"), ("commit-high", "high"),
     ],
 )  # fmt: skip
-def test_a_risk_tier_that_nobody_states_is_that_of_the_effect_class(effect_class: str | None, tier: str) -> None:
+def test_default_risk_tier_depends_on_the_effect_class(effect_class: str | None, tier: str) -> None:
     fields = {} if effect_class is None else {"effect_class": effect_class}
 
     assert merged(fields, None)["risk_tier"] == merged({}, fields)["risk_tier"] == tier
@@ -146,7 +145,9 @@ def test_a_risk_tier_that_nobody_states_is_that_of_the_effect_class(effect_class
         ({"destructive": True}, {}, {"destructive": True}),
     ],
 )  # fmt: skip
-def test_the_stricter_holds(manifest: dict[str, Any], governance: dict[str, Any], entry: dict[str, Any]) -> None:
+def test_merged_field_has_the_stricter_value_of_manifest_and_governance_file(
+    manifest: dict[str, Any], governance: dict[str, Any], entry: dict[str, Any]
+) -> None:
     assert merged(manifest, governance) == DEFAULTS | entry
 
 
@@ -177,11 +178,13 @@ BALANCED = {"flow": {"profile": "balanced"}}
          {"flow": {"profile": "balanced", "rules": ["egress", "off_plan"]}}),
     ],
 )  # fmt: skip
-def test_the_stricter_label_holds(manifest: dict[str, Any], governance: dict[str, Any], labels: dict[str, Any]) -> None:
+def test_merged_tool_has_the_stricter_labels_of_manifest_and_governance_file(
+    manifest: dict[str, Any], governance: dict[str, Any], labels: dict[str, Any]
+) -> None:
     assert merged(manifest, governance) == DEFAULTS | labels
 
 
-def test_where_one_entry_is_labelled_every_entry_has_a_profile() -> None:
+def test_every_tool_gets_a_flow_profile_if_one_tool_has_labels() -> None:
     others = (declared(name="pay_tax"), declared(name="pay_fee", destructive=True))
     plain = effective_manifest(Manifest(manifest_version="1", tools=others))
     labelled = effective_manifest(Manifest(manifest_version="1", tools=(declared(roles={"sum": "value"}), *others)))
@@ -191,7 +194,7 @@ def test_where_one_entry_is_labelled_every_entry_has_a_profile() -> None:
     assert [entry["flow"] for entry in labelled.document["tools"].values()] == [{"profile": "balanced"}] * 3
 
 
-def test_rules_of_the_governance_file_hold_as_far_as_an_action_states_none() -> None:
+def test_top_level_flow_of_the_governance_file_is_the_default_of_all_tools() -> None:
     tools = (declared(), declared(name="pay_tax"), declared(name="pay_fee", flow={"profile": "strict"}))
     flow = {"profile": "balanced", "rules": ["egress"], "otherwise": "deny"}
     actions = {"pay_tax": {"scopes": ["tax"], "flow": {"profile": "watch", "rules": []}}}
@@ -208,7 +211,7 @@ def test_rules_of_the_governance_file_hold_as_far_as_an_action_states_none() -> 
     assert whole.tools["pay_tax"].scopes == ("tax",)
 
 
-def test_in_the_mappings_the_policy_author_has_the_last_word_on_each_member() -> None:
+def test_governance_file_overrides_single_keys_of_a_mapping_in_the_manifest() -> None:
     tool = effective_tool(
         declared(resource={"type": "bill", "id": "x"}, context={"amount": "$arguments.amount", "region": "eu"}),
         ActionRules(resource={"id": "$arguments.bill"}, context={"amount": "$arguments.sum"}),
@@ -218,7 +221,7 @@ def test_in_the_mappings_the_policy_author_has_the_last_word_on_each_member() ->
     assert tool.context == {"amount": "$arguments.sum", "region": "eu"}
 
 
-def test_governance_goes_by_action_not_by_tool_name() -> None:
+def test_governance_rules_apply_to_every_tool_with_the_named_action() -> None:
     manifest = Manifest(
         manifest_version="1", tools=(declared(pdp_action="pay"), declared(name="pay_tax", pdp_action="pay"))
     )
@@ -232,7 +235,7 @@ def test_governance_goes_by_action_not_by_tool_name() -> None:
     ]
 
 
-def test_agents_are_pins_by_agent_and_an_empty_list_pins_nobody() -> None:
+def test_effective_manifest_lists_pinned_versions_by_agent() -> None:
     agents = [{"id": "agent:b", "tools": {"pay_bill": "1.0.0"}}, {"id": "agent:a", "tools": {}}]
     pinned = Manifest.model_validate({"manifest_version": "1", "agents": agents, "tools": [declared(version="1.0.0")]})
     nobody = Manifest.model_validate({"manifest_version": "1", "agents": [], "tools": []})
@@ -241,12 +244,12 @@ def test_agents_are_pins_by_agent_and_an_empty_list_pins_nobody() -> None:
     assert effective_manifest(nobody).document == {"manifest_version": "1", "agents": {}, "tools": {}}
 
 
-def test_two_tools_of_one_name_are_refused() -> None:
+def test_duplicate_tool_name_is_an_error() -> None:
     with pytest.raises(UsageError, match="tool pay_bill is declared twice"):
         effective_manifest(Manifest(manifest_version="1", tools=(declared(), declared())))
 
 
-def test_an_effective_manifest_cannot_be_changed() -> None:
+def test_effective_manifest_is_immutable() -> None:
     effective = effective_manifest(Manifest(manifest_version="1", tools=(declared(),)))
 
     with pytest.raises(AttributeError):
@@ -257,7 +260,7 @@ def test_an_effective_manifest_cannot_be_changed() -> None:
         effective.tools["pay_bill"].scopes = ()  # type: ignore[misc]
 
 
-# The digest
+# The digest of an effective manifest
 
 
 def digest_of(tool: dict[str, Any], **fields: Any) -> str:
@@ -274,7 +277,7 @@ FULL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_order_spelling_defaults_and_repetition_do_not_change_the_digest() -> None:
+def test_manifest_digest_ignores_order_repetition_and_notation_of_values() -> None:
     other = {
         "context": {"b": "x", "a": 1}, "timeout": "PT1M", "state": {"reads": ["a", "b"]},
         "safety": {"requires": ["a", "b"]}, "sensitive": ["amount", "sum", "sum"],
@@ -320,13 +323,13 @@ def test_yaml_json_and_camel_case_have_the_same_digest() -> None:
         ("admits", []), ("destructive", False), ("flow", {"profile": "watch"}),
     ],
 )  # fmt: skip
-def test_every_change_changes_the_digest(field: str, value: Any) -> None:
+def test_manifest_digest_changes_with_every_field(field: str, value: Any) -> None:
     changed = {name: one for name, one in {**FULL, field: value}.items() if one is not None}
 
     assert digest_of(changed) != digest_of(FULL)
 
 
-# The stricter holds: properties
+# Properties of the merge
 
 
 def _terms() -> st.SearchStrategy[list[str]]:
@@ -384,20 +387,21 @@ _FIELDS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-# A marking that is gone loosens and tightens at once; governance has the last word in mappings and roles; and whether
-# fewer parties are stricter depends on what is believed of the rest.
+# A merge may loosen the policy in these fields: a marking both allows and restricts, the governance file overrides
+# mappings and roles, and the effect of `parties` depends on the other labels.
 _EITHER_WAY = ("context", "idempotency.key", "markings", "resource", "result.parties", "roles")
 
 
 def _states(fields: dict[str, Any], name: str) -> bool:
-    """Whether a side states a field of a change, such as `approval.quorum`."""
     field, _, inner = name.partition(".")
     return field in fields and (not inner or not isinstance(fields[field], dict) or inner in fields[field])
 
 
 @given(_FIELDS, _FIELDS)
 @settings(max_examples=60)
-def test_merging_never_loosens_and_twice_changes_nothing(manifest: dict[str, Any], governance: dict[str, Any]) -> None:
+def test_merge_with_a_governance_file_never_loosens_a_tool_and_can_be_repeated(
+    manifest: dict[str, Any], governance: dict[str, Any]
+) -> None:
     tool, rules = declared(**manifest), ActionRules.model_validate(governance)
     effective = effective_tool(tool, rules)
     for stated, side in ((manifest, effective_tool(tool, None)), (governance, effective_tool(declared(), rules))):
@@ -410,7 +414,7 @@ def test_merging_never_loosens_and_twice_changes_nothing(manifest: dict[str, Any
 
 @given(_FIELDS, _FIELDS)
 @settings(max_examples=20)
-def test_sides_can_be_exchanged_save_for_the_mappings_and_roles(
+def test_swapping_manifest_and_governance_values_changes_only_merged_mappings_and_roles(
     manifest: dict[str, Any], governance: dict[str, Any]
 ) -> None:
     for fields in (manifest, governance):

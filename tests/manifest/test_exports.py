@@ -1,4 +1,4 @@
-"""What the model may see, and that it sees nothing else."""
+"""Tests that an exported tool has all fields that a model needs and no other fields."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ from tests.support import ROOT
 
 PAYMENTS = ROOT / "examples" / "payments"
 
-# The tool registry document, "LLM payload (from manifest above)", word for word.
+# The text of the section "LLM payload (from manifest above)" of the tool registry document.
 PAYLOAD = """
 {
 "tools": [
@@ -33,14 +33,14 @@ def exported(form: str, **fields: Any) -> Any:
     return export_tools([declared(**fields)], form)[0]
 
 
-def test_plain_of_the_payments_manifest_is_the_printed_payload() -> None:
+def test_plain_export_of_the_payments_example_equals_the_payload_in_the_registry_document() -> None:
     expected = json.loads(PAYLOAD)
     effective = load_effective(PAYMENTS / "manifest.json", PAYMENTS / "governance.yaml")
 
     assert json.dumps({"tools": export_tools(effective.tools.values(), "plain")}) == json.dumps(expected)
 
 
-def test_each_format_of_one_tool() -> None:
+def test_tool_can_be_exported_in_each_supported_format() -> None:
     kinds = {
         "type": "array", "items": {"type": "string", "enum": ["page", "paper"]}, "default": ["page"],
         "description": "what to look for",
@@ -76,7 +76,7 @@ def test_each_format_of_one_tool() -> None:
     }  # fmt: skip
 
 
-def test_plain_types_are_words() -> None:
+def test_plain_export_names_the_types_of_arguments() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -95,7 +95,7 @@ def test_plain_types_are_words() -> None:
     }  # fmt: skip
 
 
-def test_rules_that_the_description_lacks_are_appended() -> None:
+def test_exported_description_ends_with_the_invariant_texts_that_it_lacked() -> None:
     invariants = [
         {"id": "A", "rule": "Use one field only", "check": "true"},
         {"id": "B", "rule": "Bundled steps need web_search", "check": "true", "correct": {"set": {"web_search": True}}},
@@ -127,7 +127,9 @@ STATED: dict[str, Any] = {
 
 @pytest.mark.parametrize("form", ExportFormat)
 @pytest.mark.parametrize(("stated", "rules"), [(STATED | GOVERNED, {}), (STATED, GOVERNED), (GOVERNED, GOVERNED)])
-def test_nothing_of_governance_ever_shows(form: ExportFormat, stated: dict[str, Any], rules: dict[str, Any]) -> None:
+def test_exports_never_show_governance_fields(
+    form: ExportFormat, stated: dict[str, Any], rules: dict[str, Any]
+) -> None:
     own = {"description": "Search.", "schema": {"type": "object", "properties": {"query": {"type": "string"}}}}
     tool = declared(**own, **stated)
     governance = Governance(actions={tool.action: ActionRules.model_validate(rules)})

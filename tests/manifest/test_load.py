@@ -1,4 +1,4 @@
-"""Manifests and governance files from text to models: what loads, and every fault with its place."""
+"""Tests of loading manifests and governance files: all faults are reported with the location of each fault."""
 
 import json
 import os
@@ -21,12 +21,10 @@ PAYMENTS = EXAMPLES / "payments"
 
 
 def manifest_text(*tools: dict[str, Any], **fields: Any) -> bytes:
-    """A manifest of these tools: a test names only what it is about."""
     return json.dumps({"manifest_version": "1", **fields, "tools": list(tools)}).encode()
 
 
 def tool(**fields: Any) -> dict[str, Any]:
-    """A well-formed tool without warnings, with `fields` laid over it; None leaves a field out."""
     schema = {"type": "object", "properties": {"amount": {"type": "number", "description": "In euros."}}}
     base = {
         "name": "pay_bill",
@@ -39,7 +37,6 @@ def tool(**fields: Any) -> dict[str, Any]:
 
 
 def faults(text: bytes, *, strict: bool = False) -> set[str]:
-    """Load a faulty manifest; return its faults as `message | hint`."""
     with pytest.raises(FileFaultsError) as caught:
         load_manifest("m.json", manifest_text=text, strict=strict)
     assert not any(fault.warning for fault in caught.value.faults)
@@ -57,16 +54,15 @@ def shown(fault: Fault) -> str:
 
 
 def load_governance(path: str, *, text: bytes) -> Governance:
-    """A governance file beside a manifest without faults."""
     _, governance = load_both("m.json", path, manifest_text=manifest_text(tool()), governance_text=text)
     assert governance is not None
     return governance
 
 
-# Loading what the documents print
+# Files that are copied from the documents
 
 
-def test_the_payments_manifest_is_the_registry_document_s_own() -> None:
+def test_payments_manifest_printed_in_the_registry_document_loads() -> None:
     manifest = load_manifest(PAYMENTS / "manifest.json")
 
     assert manifest.manifest_version == "2026.07.1"
@@ -79,7 +75,7 @@ def test_the_payments_manifest_is_the_registry_document_s_own() -> None:
     assert manifest.tools[2].schema_["properties"]["amount"] == {"type": "number"}
 
 
-def test_the_registry_record_loads_as_printed() -> None:
+def test_tool_record_printed_in_the_registry_document_loads() -> None:
     manifest = load_manifest(EXAMPLES / "registry" / "manifest.yaml")
 
     (record,) = manifest.tools
@@ -99,7 +95,7 @@ def test_the_registry_record_loads_as_printed() -> None:
     assert record.result_schema["required"] == ["policyholder"]
 
 
-def test_a_signature_may_be_a_file_in_the_manifest_s_folder(tmp_path: Path) -> None:
+def test_signature_may_be_a_file_in_the_manifest_folder(tmp_path: Path) -> None:
     signature = {"request": {"type": "object", "properties": {"a": {"type": "string"}}}, "response": {"type": "object"}}
     inline, manifest, file = (tmp_path / name for name in ("inline.json", "sub/manifest.json", "sub/x/lookup.json"))
     file.parent.mkdir(parents=True)
@@ -121,7 +117,7 @@ def test_a_signature_may_be_a_file_in_the_manifest_s_folder(tmp_path: Path) -> N
     file.symlink_to(tmp_path / "out.json")
     for outside in ("x/lookup.json", "../out.json", str(tmp_path / "out.json")):
         manifest.write_text(json.dumps({"id": "tool.a.look_up", "version": "1.0.0", "signature": outside}))
-        with pytest.raises(FileFaultsError, match="leads nowhere"):
+        with pytest.raises(FileFaultsError, match="not found"):
             load_manifest(manifest)
 
 
@@ -135,7 +131,9 @@ def test_a_signature_may_be_a_file_in_the_manifest_s_folder(tmp_path: Path) -> N
         ),
     ],
 )
-def test_ids_of_several_namespaces_are_told_apart_by_them(entries: list[dict[str, str]], names: list[str]) -> None:
+def test_tools_with_ids_from_several_namespaces_get_distinct_names(
+    entries: list[dict[str, str]], names: list[str]
+) -> None:
     tools = [{**entry, "schema": {"type": "object"}} for entry in entries]
     for order in (tools, tools[::-1]):
         text = json.dumps({"manifest_version": "1", "tools": order}).encode()
@@ -143,19 +141,19 @@ def test_ids_of_several_namespaces_are_told_apart_by_them(entries: list[dict[str
         assert sorted(tool.name for tool in manifest.tools) == sorted(names)
 
 
-def test_a_namesake_that_joins_renames_no_tool() -> None:
-    """Rules of the governance file would otherwise go to another tool, or to none."""
+def test_second_tool_of_the_same_name_is_a_fault() -> None:
+    """Otherwise, a rule in the governance file could not say to which of the two tools it applies."""
     records = [{"id": f"tool.{space}.look_up", "schema": {"type": "object"}} for space in ("claims", "risk")]
     text = json.dumps({"manifest_version": "1", "tools": records}).encode()
 
-    with pytest.raises(FileFaultsError, match="`look_up` is stated twice, first as number 1") as caught:
+    with pytest.raises(FileFaultsError, match="`look_up` is declared twice, first as number 1") as caught:
         load_manifest("manifest.json", manifest_text=text)
     assert [fault.hint for fault in caught.value.faults] == [
-        "rename or remove one; `name` takes the place of the end of the `id`"
+        "rename or remove one; `name` overrides the end of the `id`"
     ]
 
 
-def test_every_field_of_the_design_loads() -> None:
+def test_manifest_with_every_documented_field_loads() -> None:
     text = """
 manifest_version: 2026.07.1
 agents: [{id: "agent:payments", tools: {initiate_wire: 2.1.0}}]
@@ -223,7 +221,7 @@ tools:
     assert stated == read_document("m.yaml", text=text).value["tools"][0]
 
 
-def test_camel_case_and_short_forms_are_the_same_content() -> None:
+def test_manifest_in_camel_case_with_shorthand_values_equals_the_full_manifest() -> None:
     snake = tool(
         effect_class="stage", ontology_pin="1", idempotency={"required": True, "ttl": "PT1H"}, markings=["a", "b"],
         approval={"unless_within_limits": True}, eval_pack="p", result_schema={"type": "object"}, pdp_action="pay",
@@ -247,21 +245,21 @@ def test_camel_case_and_short_forms_are_the_same_content() -> None:
     assert one.tools[0].timeout == "PT24H"
 
 
-def test_what_is_written_loads_again_as_the_same() -> None:
+def test_serialized_manifest_can_be_loaded_without_changes() -> None:
     for path in (PAYMENTS / "manifest.json", EXAMPLES / "registry" / "manifest.yaml"):
         manifest = load_manifest(path)
         written = manifest.model_dump_json(by_alias=True, exclude_none=True).encode()
         assert load_manifest("m.json", manifest_text=written) == manifest
 
 
-def test_a_signature_may_be_defined_in_the_file() -> None:
+def test_signature_may_be_a_reference_to_a_definition_in_the_file() -> None:
     definitions = {"Pay": {"request": tool()["schema"], "response": {"type": "object"}}}
     for signature in ("#/$defs/Pay", {"$ref": "#/$defs/Pay"}):
         text = manifest_text(tool(schema=None, signature=signature), **{"$defs": definitions})
         assert load_manifest("m.json", manifest_text=text).tools[0].schema_ == tool()["schema"]
 
 
-def test_a_pattern_fixes_the_effect_class() -> None:
+def test_pattern_sets_the_effect_class() -> None:
     patterns = {
         "extraction": "pure",
         "lookup": "read-external",
@@ -279,10 +277,10 @@ def test_a_pattern_fixes_the_effect_class() -> None:
     assert {one.pattern: one.effect_class for one in tools.values() if one.pattern} == patterns
 
 
-# Faults
+# Faults of a manifest
 
 
-def test_a_fault_names_file_line_column_and_shows_the_line_with_a_caret_and_a_hint() -> None:
+def test_manifest_fault_shows_its_location_its_source_line_and_a_hint() -> None:
     text = b"manifest_version: '1'\ntools:\n  - name: pay_bill\n    scpoes: [a]\n    schema: {type: object}\n"
 
     with pytest.raises(FileFaultsError) as caught:
@@ -293,7 +291,7 @@ def test_a_fault_names_file_line_column_and_shows_the_line_with_a_caret_and_a_hi
     )
 
 
-def test_faults_of_other_spellings_stand_where_the_file_has_them() -> None:
+def test_fault_of_a_field_written_in_camel_case_has_the_location_of_the_field() -> None:
     text = b"""manifestVersion: '1'
 tools:
   - name: pay_bill
@@ -318,23 +316,22 @@ tools:
     ]
 
 
-# Fields of a tool, and each fault with its hint.
-NOT_A_SCHEMA = "write what draft 2020-12 of JSON Schema admits here"
+# Each item of FAULTY_TOOLS has fields of a tool, and the expected faults with their hints.
+NOT_A_SCHEMA = "check this part against JSON Schema draft 2020-12"
 SIGNATURE = (
-    "write {request: SCHEMA, response: SCHEMA}, '#/$defs/NAME', or the name of a file that holds them, in the "
+    "write {request: SCHEMA, response: SCHEMA}, '#/$defs/NAME', or the name of a file that has them, in the "
     "manifest's folder"
 )
 DERIVED = (
-    "key derive(args) on commit-high: a second payment of the same sum may be meant, and a key that is derived from "
-    "the arguments would take it for a repeat | remove `key` and keep `required: true`: the session states the key "
-    "of each call (`idempotency_key`)"
+    "with `key: derive(args)` on commit-high, a payment with equal arguments counts as a repeat | remove `key` and "
+    "keep `required: true`: the session states the key of each call (`idempotency_key`)"
 )
 FAULTY_TOOLS: list[tuple[str, ...]] = [
     ("approval: {quorm: 1}", "unknown key `quorm` | did you mean `quorum`?"),
-    ("safety: {zzz: 1}", "unknown key `zzz` | known here: error_text, idempotent, requires, side_effects"),
+    ("safety: {zzz: 1}", "unknown key `zzz` | known keys: error_text, idempotent, requires, side_effects"),
     ("parameters: {}", "unknown key `parameters` | did you mean `schema`?"),
     ("input_schema: {}", "unknown key `input_schema` | did you mean `schema`?"),
-    ("effectClass: pure, effect_class: pure", "`effect_class` is there in another spelling too | keep one"),
+    ("effectClass: pure, effect_class: pure", "`effect_class` is also set under another name | remove one of them"),
     ("name: ''", "`name` must not be empty"),
     ("name: a b", "`name` must be a name of letters, digits and `_ . : / -`, at most 128 characters, not `a b`"),
     ("name: null", "`name` is missing"),
@@ -357,7 +354,7 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
      "approval-request, aggregation, conversion, search, not `lookupp` | did you mean `lookup`?")),
     (("schema: {type: object, required: [value, target], properties: {value: {type: number}, target: {type: "
      "string}}}, result_schema: {type: number}, pattern: conversion, effect_class: read-external"),
-     ("effect class read-external disagrees with pattern conversion, which is pure | leave `effect_class` "
+     ("effect class read-external contradicts pattern conversion, which requires pure | leave `effect_class` "
      "out, or name another pattern")),
     ("idempotency_required: 'yes'", "`idempotency.required` must be true or false, not `yes`"),
     ("idempotency: {required: 1}", "`idempotency.required` must be true or false, not `1`"),
@@ -371,70 +368,77 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
     ("scopes: [a, '']", "`scopes[1]` must not be empty"),
     ("markings: [{denied: x}]", "`markings[0]` must be a string, not a mapping"),
     ("release: {gate: open, drift: ok}",
-     "`release.gate` must be `passed`, not `open` | what is not released does not load"),
+     "`release.gate` must be `passed`, not `open` | only released tools load"),
     ("release: {gate: passed, drift: bad}",
-     "`release.drift` must be `ok`, not `bad` | what is not released does not load"),
+     "`release.drift` must be `ok`, not `bad` | only released tools load"),
     ("release: {gate: passed}", "`release.drift` is missing"),
     *((f"{name}: null", f"`{name}` is null | state a value, or leave the field out")
       for name in ("purposes", "markings", "effectClass", "approval", "limits", "writes", "release")),
     *((f"context: {{{name}: $session.facts.x}}",
-       f"context `{name}` is the enforcement point's own | choose another name") for name in sorted(PEP_CONTEXT)),
-    ("commits: [pay_bill]", "`commits` on a tool that stages nothing | write `pattern: action-staging`, or remove it"),
+       (f"the context key `{name}` is set by the enforcement point | choose another "
+       f"name")) for name in sorted(PEP_CONTEXT)),
+    ("commits: [pay_bill]", ("`commits` is only allowed on a tool that stages actions | write `pattern: "
+                            "action-staging`, or remove `commits`")),
     ("writes: canon", "`writes` must be one of none, proposal, canonical, not `canon` | did you mean `canonical`?"),
     ("effect_class: commit-high, risk_tier: high, idempotency: {key: derive(args)}", DERIVED),
     ("writes: proposal",
-     ("writes a proposal and names no source of it | state the arguments that do: `provenance: {required: "
+     ("the tool writes a proposal, but does not name its sources | name the arguments with the sources: "
+      "`provenance: {required: "
      "[source_ids]}`")),
-    ("type: cli", "`type: cli` without `cli` | state the program: `cli: {argv: [...]}`"),
-    ("cli: {argv: [ls]}", "`cli` on a tool of another type | write `type: cli`, or remove it"),
+    ("type: cli", "`type: cli` needs the field `cli` | name the program: `cli: {argv: [...]}`"),
+    ("cli: {argv: [ls]}", "`cli` is only allowed with `type: cli` | write `type: cli`, or remove `cli`"),
     ("type: cli, cli: {argv: []}", "`cli.argv` must not be empty"),
     ("retries: 11", "`retries` must be at most 10, not `11`"),
     ("risk_tier: high",
-     ("high risk tier without idempotency | write `idempotency: {required: true}`; or declare an effect class "
+     ("a tool with a high risk tier needs idempotency | write `idempotency: {required: true}`; or declare an "
+      "effect class "
      "without side effects")),
     ("risk_tier: null, effect_class: commit-high",
-     ("high risk tier without idempotency | write `idempotency: {required: true}`; or declare an effect class "
+     ("a tool with a high risk tier needs idempotency | write `idempotency: {required: true}`; or declare an "
+      "effect class "
      "without side effects")),
     ("effect_class: pure, safety: {side_effects: external}",
-     ("side effects `external` on a tool declared pure | declare the effect class that the tool has: stage, "
+     ("side effects `external` contradict effect class pure | declare the effect class that the tool has: stage, "
      "commit-low or commit-high")),
     ("effect_class: read-external, safety: {side_effects: write}",
-     ("side effects `write` on a tool declared read-external | declare the effect class that the tool has: "
+     ("side effects `write` contradict effect class read-external | declare the effect class that the tool has: "
      "stage, commit-low or commit-high")),
     ("limits: [{limit: a.b, argument: amuont}]", "`amuont` is not an argument of the schema | did you mean `amount`?"),
     (("schema: {type: object, properties: {amount: {type: string, description: x}}}, limits: [{limit: a.b, "
      "argument: amount}]"),
-     "limit on argument `amount`, which is not a number | limits compare arguments of type number or integer"),
+     "limit on argument `amount`, which is not declared as a number | name an argument of type number or integer"),
     ("limits: [{limit: a.b, argument: amount}, {limit: a.b, argument: amount}]",
-     "limit `a.b on amount` is stated twice, first as number 1 | rename or remove one"),
-    ("provenance: {required: [sources]}", "`sources` is not an argument of the schema | its arguments: amount"),
-    ("sensitive: [zzz], schema: {type: object}", "`zzz` is not an argument of the schema | it has none"),
-    ("resource: {id: $arguments.amount}", "resource has no `type` | map `type`, or leave the resource out"),
+     "limit `a.b on amount` is declared twice, first as number 1 | rename or remove one"),
+    ("provenance: {required: [sources]}", "`sources` is not an argument of the schema | known: amount"),
+    ("sensitive: [zzz], schema: {type: object}",
+     "`zzz` is not an argument of the schema | there are no arguments"),
+    ("resource: {id: $arguments.amount}", "the resource has no `type` | map `type`, or leave the resource out"),
     ("context: {x: $arguments.amount +}", "not CEL: mismatched input '<EOF>' (at character 19)"),
     ("context: {x: '$true ? 1'}", "not CEL: Incomplete `ExprContext` for `_?_:_` expression! (at character 1)"),
     ("resource: {type: t, id: i, markings: $arguments.amount}",
-     ("`markings` is taken from the arguments, which the model writes | take it from the session: "
+     ("`markings` must not come from the arguments, which the model writes | take the value from the session: "
      "$session.facts… or $session.claims…")),
     ("context: {subject: '$session.facts.people.filter(p, p == arguments.amount)'}",
-     ("`subject` is taken from the arguments, which the model writes | take it from the session: "
+     ("`subject` must not come from the arguments, which the model writes | take the value from the session: "
      "$session.facts… or $session.claims…")),
     ("context: {more: {approved: ['$arguments.amount']}}",
-     ("`approved` is taken from the arguments, which the model writes | take it from the session: "
+     ("`approved` must not come from the arguments, which the model writes | take the value from the session: "
      "$session.facts… or $session.claims…")),
     ("invariants: [{id: A, rule: r, check: 'true'}, {id: A, rule: r, check: 'true'}]",
-     "invariant `A` is stated twice, first as number 1 | rename or remove one"),
+     "invariant `A` is declared twice, first as number 1 | rename or remove one"),
     ("invariants: [{id: A, rule: r, check: arguments.x}]",
-     "expression reads `arguments`, which is not offered | offered here: call, config, plan, state"),
+     "expression reads `arguments`, which is not available | available here: call, config, plan, state"),
     ("invariants: [{id: A, rule: r, check: 'true', correct: {set: {zzz: 1}}}]",
-     "`zzz` is not an argument of the schema | its arguments: amount"),
+     "`zzz` is not an argument of the schema | known: amount"),
     ("invariants: [{id: A, rule: r, check: 'true', correct: fix}]",
      "`invariants[0].correct` must be one of prune, not `fix`"),
-    ("config: [{key: a}, {key: a}]", "config parameter `a` is stated twice, first as number 1 | rename or remove one"),
+    ("config: [{key: a}, {key: a}]", ("config parameter `a` is declared twice, first as number 1 | rename or "
+                                     "remove one")),
     ("state: {effects: [{key: a}, {key: a}]}",
-     "state effect `a` is stated twice, first as number 1 | rename or remove one"),
+     "state effect `a` is declared twice, first as number 1 | rename or remove one"),
     ("schema: null, signature: {in: {}}",
-     f"`signature` must hold the schemas `request` and `response` | {SIGNATURE}"),
-    *(("schema: null, signature: " + json.dumps(name), f"`signature` leads nowhere: {name:.80} | {SIGNATURE}")
+     f"`signature` must have the schemas `request` and `response` | {SIGNATURE}"),
+    *(("schema: null, signature: " + json.dumps(name), f"`signature` not found: {name:.80} | {SIGNATURE}")
       for name in ("#/$defs/No", "no.json", "..", "https://example.org/x", "x" * 300)),
     ("schema: {type: objekt}",
      ("`type` must be one of array, boolean, integer, null, number, object, string, not `objekt` | did you "
@@ -448,16 +452,16 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
     ("schema: {properties: {}}",
      "schema of the arguments must be of type object | write `type: object` and its `properties`"),
     ("schema: {type: object, properties: {a: {$ref: 'https://example.org/x', description: x}}}",
-     ("$ref leads out of the file: https://example.org/x | refer to `#/$defs/NAME` of this file, to "
+     ("$ref to another file: https://example.org/x | refer to `#/$defs/NAME` of this file, to "
      "types.json#/$defs/NAME, or to a type of the `ontology`")),
     ("result_schema: {$ref: '#/$defs/No'}",
-     "$ref leads nowhere: #/$defs/No | define it under `$defs` of the schema or the file"),
+     "$ref target does not exist: #/$defs/No | define it under `$defs` of the schema or the file"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("fields", "found"), [(fields, found) for fields, *found in FAULTY_TOOLS])
-def test_a_faulty_tool(fields: str, found: list[str]) -> None:
-    # Null is as absent for what has to be there, and leaves the tier to the class.
+def test_faulty_tool_field_is_a_fault_with_a_hint(fields: str, found: list[str]) -> None:
+    # If the value of such a field is None, the test leaves the field out of the file.
     absent = ("name", "schema", "risk_tier")
     stated = {**tool(), **yaml.safe_load(f"{{{fields}}}")}
     left = {name: value for name, value in stated.items() if value is not None or name not in absent}
@@ -480,11 +484,11 @@ def test_a_faulty_tool(fields: str, found: list[str]) -> None:
         ('{"name": "a_b", "schema": {"type": "object"}, "scopes": ["x"]}', {"`manifest_version` is missing"}),
     ],
 )  # fmt: skip
-def test_a_faulty_manifest_around_the_tools(text: str, found: set[str]) -> None:
+def test_faulty_manifest_field_is_a_fault(text: str, found: set[str]) -> None:
     assert faults(text.encode()) == found
 
 
-def test_agents_pin_tools_and_versions_that_are_there() -> None:
+def test_pins_must_name_existing_tools_and_versions() -> None:
     agents = [
         {"id": "a", "tools": {"pay_bill": "1.0.0", "pay_bil": "1.0.0"}},
         {"id": "b", "tools": {"pay_bill": "2.0.0"}},
@@ -492,16 +496,16 @@ def test_agents_pin_tools_and_versions_that_are_there() -> None:
     ]
 
     assert faults(manifest_text(tool(version="1.0.0"), agents=agents)) == {
-        "agent pins `pay_bil`, which is not a tool here | did you mean `pay_bill`?",
+        "agent pins `pay_bil`, which is not declared | did you mean `pay_bill`?",
         "agent pins version 2.0.0 of `pay_bill`, which has version 1.0.0 | pin 1.0.0",
-        "agent `b` is stated twice, first as number 2 | rename or remove one",
+        "agent `b` is declared twice, first as number 2 | rename or remove one",
     }
     assert faults(manifest_text(tool(), agents=agents[1:2])) == {
         "agent pins version 2.0.0 of `pay_bill`, which has no version | state the tool's `version`"
     }
 
 
-def test_faults_of_every_kind_stand_beside_each_other() -> None:
+def test_manifest_faults_of_all_kinds_are_reported_together() -> None:
     text = b"""manifest_version: 1.0
 tools:
   - name: get_x
@@ -519,29 +523,29 @@ tools:
 
     assert [f"{fault.place.line}:{fault.place.column} {fault.message}" for fault in caught.value.faults] == [
         "1:19 `manifest_version` must be a string, not `1.0`",
-        "4:5 key `name` stands twice, first on line 3",
+        "4:5 key `name` is a duplicate, first on line 3",
         "5:14 `version` must be a string, not `1.0`",
         "6:5 unknown key `scpoes`",
         "7:51 `type` must be one of array, boolean, integer, null, number, object, string, not `strng`",
         "8:14 `.nan` is not a finite number",
         "9:42 `limits[1].limit` is missing",
         "9:43 unknown key `limt`",
-        "10:15 context `time` is the enforcement point's own",
+        "10:15 the context key `time` is set by the enforcement point",
         "10:27 not CEL: mismatched input '<EOF>' (at character 2)",
         "11:14 `retries` must be a whole number, not `1.5`",
     ]
 
 
-def test_an_argument_that_may_be_anything_is_found_beside_a_faulty_risk_tier() -> None:
+def test_untyped_argument_is_reported_beside_a_faulty_risk_tier() -> None:
     text = manifest_text(tool(risk_tier="hihg", schema={"type": "object", "properties": {"note": {}}}))
 
     assert faults(text) == {
         "`risk_tier` must be one of low, medium, high, not `hihg` | did you mean `high`?",
-        "argument `note` may be anything (not_a_tool.untyped) | state its `type`",
+        "argument `note` may have any type (not_a_tool.untyped) | state its `type`",
     }
 
 
-def test_what_was_left_out_as_faulty_gives_no_second_fault() -> None:
+def test_faulty_manifest_field_causes_only_one_fault() -> None:
     text = manifest_text(tool(risk_tier="high", idempotency={"required": "yes"}, scopes="x", effect_class=None))
 
     assert faults(text) == {
@@ -552,18 +556,18 @@ def test_what_was_left_out_as_faulty_gives_no_second_fault() -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{" * 10_000, os.urandom(1024) + b"\xff"])
 @pytest.mark.parametrize(("load", "option"), [(load_manifest, "manifest_text"), (load_governance, "text")])
-def test_junk_is_a_clear_error(load: Any, option: str, text: bytes) -> None:
+def test_loading_random_bytes_as_a_manifest_raises_a_faults_error(load: Any, option: str, text: bytes) -> None:
     with pytest.raises(FileFaultsError) as caught:
         load("junk", **{option: text})
 
     assert len(caught.value.faults) <= 2
 
 
-# Warnings
+# Warnings about a manifest
 
-VERB_FIRST = "write a verb first, such as search_web, and begin the description with it, as in `Searches the web`"
+VERB_FIRST = "start with a verb, such as search_web, and start the description with it, as in `Searches the web`"
 NOT_SNAKE = f"is not snake_case of at least two words | {VERB_FIRST}"
-NO_VERB = f"begins with no verb that is known | {VERB_FIRST}"
+NO_VERB = f"does not start with a known verb | {VERB_FIRST}"
 
 
 @pytest.mark.parametrize(
@@ -580,16 +584,16 @@ NO_VERB = f"begins with no verb that is known | {VERB_FIRST}"
         ({"name": "mention_user"}, None),
         ({"name": "amortise_loan", "description": "Amortises a loan."}, None),
         ({"name": "quash_claim", "description": "Quashes a claim."}, None),
-        ({"description": None}, "tool `pay_bill` has no description | the model chooses tools by it"),
+        ({"description": None}, "tool `pay_bill` has no description | describe it for the model"),
         ({"schema": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"$ref": "SourceRef"}}}},
-         "argument `a` of `pay_bill` has no description | the model reads it to know what to put there"),
+         "argument `a` of `pay_bill` has no description | describe it for the model"),
         ({"effect_class": "commit-low", "writes": "proposal", "provenance": {"required": ["amount"]}},
-         "commit-low without `compensation` | name the tool that takes the effect back"),
+         "commit-low without `compensation` | name the tool that undoes the effect"),
         ({"compensation": "pay_bil"},
          "compensation `pay_bil` is not a tool of this manifest | did you mean `pay_bill`?"),
     ],
 )  # fmt: skip
-def test_warnings_which_strict_turns_into_faults(fields: dict[str, Any], found: str | None) -> None:
+def test_strict_load_reports_warnings_as_faults(fields: dict[str, Any], found: str | None) -> None:
     text = manifest_text(tool(**fields))
 
     assert warnings(text) == ({found} if found else set())
@@ -597,7 +601,7 @@ def test_warnings_which_strict_turns_into_faults(fields: dict[str, Any], found: 
         assert faults(text, strict=True) == {found}
 
 
-def test_warnings_come_with_places_in_order() -> None:
+def test_manifest_warnings_are_sorted_by_location() -> None:
     found: list[Fault] = []
     load_effective(PAYMENTS / "manifest.json", PAYMENTS / "governance.yaml", warnings=found)
 
@@ -610,7 +614,7 @@ def test_warnings_come_with_places_in_order() -> None:
     }
 
 
-def test_a_deprecated_version_loads_with_a_warning() -> None:
+def test_tool_with_a_deprecated_version_loads_with_a_warning() -> None:
     record = EXAMPLES / "registry/manifest.yaml"
     text = record.read_text().replace("deprecation: null", "deprecation: use 2.0.0 from July on")
     found: list[Fault] = []
@@ -618,19 +622,19 @@ def test_a_deprecated_version_loads_with_a_warning() -> None:
     (warning,) = [fault for fault in found if "deprecated" in fault.message]
 
     assert (warning.message, warning.hint, warning.place.line) == (
-        "`lookup_policyholder` is deprecated: use 2.0.0 from July on", "let agents pin what takes its place", 19,
+        "`lookup_policyholder` is deprecated: use 2.0.0 from July on", "let agents pin the tool that replaces it", 19,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("commits", "message", "warning"),
     [
-        ("issue_all", "`issue_all` is not in this manifest: nothing commits it", True),
-        ("issue_polcy", "`issue_polcy` is not in this manifest: nothing commits it", False),
-        ("compose_quote", "`compose_quote` has pattern composition, and does not commit", False),
+        ("issue_all", "`issue_all` is not a tool of this manifest", True),
+        ("issue_polcy", "`issue_polcy` is not a tool of this manifest", False),
+        ("compose_quote", "`compose_quote` has pattern composition, so it does not commit", False),
     ],
 )
-def test_what_a_staging_tool_names_is_a_tool_that_commits(commits: str, message: str, warning: bool) -> None:
+def test_commits_field_must_name_tools_that_commit(commits: str, message: str, warning: bool) -> None:
     text = (EXAMPLES / "underwriting/manifest.yaml").read_text()
     named = text.replace("commits: [issue_policy]", f"commits: [{commits}]")
     named = named.replace("enum: [issue_policy]", f"enum: [{commits}]")
@@ -643,7 +647,7 @@ def test_what_a_staging_tool_names_is_a_tool_that_commits(commits: str, message:
     assert [(fault.message, fault.warning) for fault in about_commits] == [(message, warning)]
 
 
-# Governance
+# Faults of a governance file
 
 
 @pytest.mark.parametrize(
@@ -657,23 +661,23 @@ def test_what_a_staging_tool_names_is_a_tool_that_commits(commits: str, message:
         ("actions: {'a b': {}}", {
             "1:11 key `a b` must be a name of letters, digits and `_ . : / -`, at most 128 characters, not `a b`"}),
         ("actions: {a: {}, a: {}}\nextra: 1", {
-            "1:18 key `a` stands twice, first on line 1", "2:1 unknown key `extra`"}),
+            "1:18 key `a` is a duplicate, first on line 1", "2:1 unknown key `extra`"}),
         ("actions: {a: {name: x}}", {"1:15 unknown key `name`"}),
         ("actions: {a: {purposes: }}", {"1:25 `purposes` is null"}),
         ("actions: {a: {writes: 'canon', context: {time: 1, roles: $arguments.r}}}", {
             "1:23 `writes` must be one of none, proposal, canonical, not `canon`",
-            "1:42 context `time` is the enforcement point's own",
-            "1:58 `roles` is taken from the arguments, which the model writes"}),
+            "1:42 the context key `time` is set by the enforcement point",
+            "1:58 `roles` must not come from the arguments, which the model writes"}),
     ],
 )  # fmt: skip
-def test_faulty_governance(text: str, found: set[str]) -> None:
+def test_faulty_governance_field_is_a_fault(text: str, found: set[str]) -> None:
     with pytest.raises(FileFaultsError) as caught:
         load_governance("g.yaml", text=text.encode())
 
     assert {f"{fault.place.line}:{fault.place.column} {fault.message}" for fault in caught.value.faults} == found
 
 
-def test_governance_spells_as_the_manifest_may() -> None:
+def test_governance_file_may_use_camel_case_and_shorthand_like_a_manifest() -> None:
     text = b"actions: {pay_bill: {effectClass: pure, riskTier: low, idempotencyRequired: true, markings: [allowed: a]}}"
 
     rules = load_governance("g.yaml", text=text).actions["pay_bill"]
@@ -683,7 +687,7 @@ def test_governance_spells_as_the_manifest_may() -> None:
     }  # fmt: skip
 
 
-# Both together
+# Faults of manifest and governance file together
 
 
 def both(manifest: bytes, governance: str) -> list[str]:
@@ -692,7 +696,7 @@ def both(manifest: bytes, governance: str) -> list[str]:
     return [str(fault).splitlines()[0] for fault in caught.value.faults]
 
 
-def test_what_the_two_files_only_get_wrong_together_is_found_at_the_file_that_states_it() -> None:
+def test_fault_of_a_merged_manifest_entry_is_reported_in_the_file_that_has_the_faulty_field() -> None:
     governance = (
         "actions:\n  pay_bill:\n    limits: [{limit: a.b, argument: amuont}]\n"
         "    risk_tier: high\n    resource: {id: bill}\n"
@@ -700,12 +704,12 @@ def test_what_the_two_files_only_get_wrong_together_is_found_at_the_file_that_st
 
     assert both(manifest_text(tool(risk_tier=None)), governance) == [
         "g.yaml:3:37: `amuont` is not an argument of the schema",
-        "g.yaml:4:16: high risk tier without idempotency",
-        "g.yaml:5:15: resource has no `type`",
+        "g.yaml:4:16: a tool with a high risk tier needs idempotency",
+        "g.yaml:5:15: the resource has no `type`",
     ]
 
 
-def test_governance_may_supply_what_the_manifest_lacks() -> None:
+def test_governance_file_can_supply_missing_fields() -> None:
     manifest = manifest_text(tool(risk_tier="high", scopes=None, resource={"type": "bill"}))
     governance = b"actions: {pay_bill: {scopes: [x], idempotencyRequired: true, resource: {id: $arguments.amount}}}"
 
@@ -714,14 +718,14 @@ def test_governance_may_supply_what_the_manifest_lacks() -> None:
     assert loaded.tools["pay_bill"].resource == {"type": "bill", "id": "$arguments.amount"}
 
 
-def test_the_faults_of_both_files_come_together() -> None:
+def test_faults_of_manifest_and_governance_file_are_reported_together() -> None:
     assert both(manifest_text(tool(version="1")), "actions: {pay_bill: {nope: 1}, other: {}}") == [
         "g.yaml:1:22: unknown key `nope`",
         "m.json:1:248: `version` must be a semantic version, not `1`",
     ]
 
 
-def test_an_action_that_no_tool_has_is_refused_if_it_looks_like_one_and_else_a_warning() -> None:
+def test_action_similar_to_a_known_one_is_a_fault_and_other_unknown_actions_cause_a_warning() -> None:
     def load(actions: bytes, warnings: list[Fault] | None = None) -> None:
         manifest = manifest_text(tool(), tool(name="pay_bills"))
         load_effective("m.json", "g.yaml", manifest_text=manifest, governance_text=actions, warnings=warnings)

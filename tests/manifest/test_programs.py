@@ -1,4 +1,4 @@
-"""Command lines of tools of type `cli`: templates, and the programs that the governance file lists."""
+"""Tests of tools of type `cli`: the templates of command lines, and the programs that the governance file lists."""
 
 import shutil
 from pathlib import Path
@@ -45,11 +45,11 @@ def findings(*argv: str, program: Program | None = GIT, arguments: tuple[str, ..
         ("git", "log", "--", "{a:--anything}"),
     ],
 )
-def test_arguments_stand_where_the_governance_file_admits_them(argv: tuple[str, ...]) -> None:
+def test_program_arguments_are_accepted_in_positions_that_the_governance_file_allows(argv: tuple[str, ...]) -> None:
     assert findings(*argv) == []
 
 
-def test_a_command_line_without_arguments_is_the_authors_own_text() -> None:
+def test_command_line_without_arguments_is_not_restricted() -> None:
     argv = ("git", "-c", "alias.x=!date", "x", "push")
 
     assert findings(*argv, arguments=(), program=Program()) == []
@@ -64,7 +64,7 @@ OPERAND = "is an operand, and arguments are not allowed as operands of `{}`"
 @pytest.mark.parametrize(
     ("argv", "program", "message"),
     [
-        # What the policy did not list.
+        # At these positions of a command line, the governance file does not allow an argument.
         (("git", "log", "--output={a}"), GIT, f"has an argument in --output, which {NOT_LISTED}"),
         (("git", "log", "--auth={a}"), GIT, f"has an argument in --auth, which {NOT_LISTED}"),
         (("git", "log", "{a:-c}"), GIT, f"has an argument in -c, which {NOT_LISTED}"),
@@ -72,10 +72,12 @@ OPERAND = "is an operand, and arguments are not allowed as operands of `{}`"
         (("git", "{a}"), GIT, BARE),
         (("git", "log", "x{a}"), GIT, BARE),
         (("git", "log", "--", "{a}"), Program(subcommands=("log",)), OPERAND),
-        # A word could be a sub-command, or a program that this one runs.
+        # A fixed word could be a sub-command, or the name of another program to run, so the governance file must list
+        # the word.
         (("git", "bisect", "--", "{a}"), GIT, "has `bisect`, which is not a listed sub-command of `{}`"),
         (("git", "-C", "log", "run", "--", "{a}"), GIT, "has `run`, which is not a listed sub-command of `{}`"),
-        # Programs that run, load or write what an argument names.
+        # These programs may run, load or write a file that is named by an argument, so these programs accept no
+        # argument.
         (("pkexec", "{a}"), Program(), BARE),
         (("tini", "--", "{a}"), Program(), OPERAND),
         (("java", "-cp", "{a}"), Program(), BARE),
@@ -88,7 +90,9 @@ OPERAND = "is an operand, and arguments are not allowed as operands of `{}`"
          'has `eval "$1"`, which is not a listed sub-command of `{}`'),
     ],
 )  # fmt: skip
-def test_anything_else_is_refused(argv: tuple[str, ...], program: Program, message: str) -> None:
+def test_program_argument_in_a_position_that_is_not_listed_is_rejected(
+    argv: tuple[str, ...], program: Program, message: str
+) -> None:
     (finding,) = findings(*argv, program=program)
     assert finding.partition("]` ")[2] == message.format(argv[0])
 
@@ -100,7 +104,7 @@ def test_anything_else_is_refused(argv: tuple[str, ...], program: Program, messa
         (("git", "log", "--", "{a}"), ("a", "b"), "`cli.argv` does not use argument `b`"),
     ],
 )
-def test_template_and_schema_name_the_same_arguments(
+def test_command_line_template_and_schema_must_name_the_same_arguments(
     argv: tuple[str, ...], arguments: tuple[str, ...], message: str
 ) -> None:
     assert findings(*argv, arguments=arguments) == [message]
@@ -108,7 +112,7 @@ def test_template_and_schema_name_the_same_arguments(
 
 @settings(max_examples=60)
 @given(st.text("{}ab:-", max_size=12))
-def test_a_template_is_read_or_refused(text: str) -> None:
+def test_arbitrary_text_in_a_command_line_template_is_parsed_or_raises_value_error(text: str) -> None:
     try:
         item = argv_item(text)
     except ValueError:
@@ -130,21 +134,21 @@ def test_a_template_is_read_or_refused(text: str) -> None:
         (["p", "{}"], "has a `{` that is not part of a placeholder"),
         (["p", "{a!r}"], "has a `{` that is not part of a placeholder"),
         (["p", "{a.__class__:x}"], "has a `{` that is not part of a placeholder"),
-        (["p", "x{a:--flag}"], "has `{a:--flag}` within an item"),
+        (["p", "x{a:--flag}"], "has `{a:--flag}` beside other text of the same item"),
         (["p", "--{a}"], "lets the model write an option"),
         (["p", "-{a}b"], "lets the model write an option"),
         (["p", "-l{a}"], "lets the model write an option"),
         (["p", "a\0"], "must not have a NUL character"),
     ],
 )
-def test_malformed_templates(argv: list[str], message: str) -> None:
+def test_malformed_command_line_template_is_rejected(argv: list[str], message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         DeclaredTool.model_validate({"name": "t", "type": "cli", "schema": {}, "cli": {"argv": argv}})
 
     assert [fault["msg"] for fault in caught.value.errors()] == [f"Value error, {message}"]
 
 
-# In files
+# Manifest and governance files
 
 
 MANIFEST = """\
@@ -192,29 +196,29 @@ def faults(governance: str | None, manifest: str = MANIFEST) -> list[tuple[str, 
 LISTED = RULES + "programs: {ls: {options: [--sort], operands: true}}\n"
 
 
-def test_a_governance_file_may_list_programs_alone() -> None:
+def test_governance_file_with_only_programs_is_valid() -> None:
     assert set(loaded(LISTED.removeprefix(RULES)).tools) == {"list_files"}
 
 
 @pytest.mark.parametrize("governance", [None, RULES, RULES + "programs: {grep: {operands: true}}\n"])
-def test_a_program_that_is_not_listed_is_refused_when_files_are_loaded(governance: str | None) -> None:
+def test_program_that_the_governance_file_does_not_list_is_a_fault(governance: str | None) -> None:
     assert faults(governance) == [
         (
             "m.yaml", 15, "program `ls` is not listed in the governance file",
-            "list it there: `programs: {ls: {options: [...], operands: true}}`",
+            "list the program there: `programs: {ls: {options: [...], operands: true}}`",
         )
     ]  # fmt: skip
 
 
-def test_where_an_argument_may_not_stand_is_a_fault_of_the_manifest() -> None:
+def test_argument_in_a_disallowed_position_is_a_fault_of_the_manifest() -> None:
     assert faults(RULES + "programs: {ls: {}}\n") == [
         (
             "m.yaml", 16, "`cli.argv[1]` has an argument in --sort, which is not a listed option of `ls`",
-            "list it in the governance file",
+            "list the option in the governance file",
         ),
         (
             "m.yaml", 18, "`cli.argv[3]` is an operand, and arguments are not allowed as operands of `ls`",
-            "state `operands: true` in the governance file",
+            "set `operands: true` in the governance file",
         ),
     ]  # fmt: skip
     assert list(loaded(LISTED).tools) == ["list_files"]
@@ -234,14 +238,14 @@ def test_where_an_argument_may_not_stand_is_a_fault_of_the_manifest() -> None:
         ("{ls: {shell: true}}", "unknown key `shell`"),
     ],
 )
-def test_malformed_programs(programs: str, message: str) -> None:
+def test_malformed_program_setting_is_a_fault(programs: str, message: str) -> None:
     with pytest.raises(FileFaultsError) as caught:
         loaded(f"{RULES}programs: {programs}\n")
 
     assert [fault.message for fault in caught.value.faults if not fault.warning] == [message]
 
 
-def test_a_program_is_found_in_a_fixed_path_or_where_the_governance_file_says(
+def test_program_is_found_in_the_search_path_or_at_its_listed_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "ls"
@@ -256,7 +260,7 @@ def test_a_program_is_found_in_a_fixed_path_or_where_the_governance_file_says(
 
 
 @pytest.mark.parametrize("mode", [(0o775, 0o755), (0o757, 0o755), (0o755, 0o757)])
-def test_a_program_that_others_can_write_to_is_refused(tmp_path: Path, mode: tuple[int, int]) -> None:
+def test_program_writable_by_others_is_rejected(tmp_path: Path, mode: tuple[int, int]) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()
     file = folder / "ls"
@@ -266,7 +270,7 @@ def test_a_program_that_others_can_write_to_is_refused(tmp_path: Path, mode: tup
     folder.chmod(mode[1])
 
     for path in (file, tmp_path / "link"):
-        message = f"program `ls`: others can write to {path}, or to a folder above it"
+        message = f"program `ls`: other users can write to {path}, or to a folder above it"
         with pytest.raises(UsageError) as caught:
             program_path("ls", Program(path=str(path)))
         assert caught.value.message == message
@@ -274,7 +278,7 @@ def test_a_program_that_others_can_write_to_is_refused(tmp_path: Path, mode: tup
         assert [fault[:3] for fault in faults(governance)] == [("g.yaml", 3, message)]
 
 
-def test_the_digest_covers_what_is_listed_and_not_where_the_manifest_is(tmp_path: Path) -> None:
+def test_manifest_digest_covers_listed_programs_but_not_their_folder(tmp_path: Path) -> None:
     assert loaded(LISTED).digest != loaded(LISTED.replace("[--sort]", "[--sort, -l]")).digest
 
     manifest, governance = MANIFEST + "      cwd: files\n", tmp_path / "g.yaml"
@@ -298,7 +302,7 @@ def test_the_digest_covers_what_is_listed_and_not_where_the_manifest_is(tmp_path
         ("{ls: {options: [--sort], operands: true, path: /bin/ls}}", ("program.path", "unclear", "changed")),
     ],
 )
-def test_a_program_that_is_widened_is_a_loosening(programs: str, change: tuple[str, str, str]) -> None:
+def test_diff_reports_wider_permissions_of_a_program_as_loosening(programs: str, change: tuple[str, str, str]) -> None:
     def seen(old: str, new: str) -> list[tuple[Any, ...]]:
         (tool,) = manifest_diff(loaded(old), loaded(new)).tools
         return [(change.name, change.direction.value, change.what) for change in tool.governance]

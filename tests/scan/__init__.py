@@ -1,1 +1,1 @@
-"""`pdp scan` and `pdp manifest import`, on each kind of source."""
+"""Tests of `pdp scan` and `pdp manifest import` with each type of source."""

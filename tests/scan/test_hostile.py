@@ -1,4 +1,4 @@
-"""Sources that lie, break off, or never answer: an error that says so, or a tool that is left out."""
+"""Tests of sources of tools that are malicious or malformed, or that never answer."""
 
 import json
 import os
@@ -28,7 +28,6 @@ def write(name: str, value: Any) -> None:
 
 
 def imported(*tools: Any) -> tuple[int, Any, list[str]]:
-    """The exit code, the manifest's tools, and the names of what is left out."""
     write("tools.json", {"tools": tools})
     done = pdp("manifest", "import", "mcp", "tools.json", "--json")
     made = done.json["manifest"]
@@ -36,7 +35,7 @@ def imported(*tools: Any) -> tuple[int, Any, list[str]]:
     return done.code, read_document("made.yaml", text=made).value["tools"], [name for name, _ in done.json["left_out"]]
 
 
-def test_no_text_of_a_tool_gets_out_of_its_place() -> None:
+def test_text_of_a_tool_cannot_escape_its_yaml_value() -> None:
     schema = {"type": "object", "properties": {STRANGE: {"type": "string", "description": STRANGE, "enum": [STRANGE]}}}
     code, tools, left_out = imported(
         {"name": "ok", "description": STRANGE, "inputSchema": schema},
@@ -48,7 +47,7 @@ def test_no_text_of_a_tool_gets_out_of_its_place() -> None:
     assert tools[0]["risk_tier"] == "high"
 
 
-def test_no_rule_and_no_entry_of_another_manifest_gets_out_of_its_comment() -> None:
+def test_rules_and_names_cannot_escape_their_yaml_comment() -> None:
     Path(".claude").mkdir()
     rules = {"allow": [f"Bash({STRANGE})", f"mcp__{STRANGE}"], "deny": [f"x{STRANGE}"]}
     write(".claude/settings.json", {"permissions": rules})
@@ -70,7 +69,7 @@ SETTINGS: list[Any] = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=range(len(SETTINGS)))
-def test_settings_that_are_none_are_an_error_that_names_the_file(settings: Any) -> None:
+def test_import_of_invalid_settings_names_the_file(settings: Any) -> None:
     Path(".claude").mkdir()
     write(".claude/settings.json", settings)
 
@@ -81,7 +80,7 @@ def test_settings_that_are_none_are_an_error_that_names_the_file(settings: Any) 
 
 
 @pytest.mark.parametrize("text", ["1e5", "no", "0x1F", "~", "null", "2026-01-01", "-", "---", "", " "])
-def test_what_looks_like_something_else_stays_a_text(text: str) -> None:
+def test_imported_text_that_looks_like_another_yaml_type_remains_a_string(text: str) -> None:
     schema = {"type": "object", "properties": {"x": {"type": "string", "enum": [text]}}}
 
     assert imported({"name": "ok", "inputSchema": schema})[1][0]["schema"] == schema
@@ -101,7 +100,7 @@ LEFT_OUT = {
 
 
 @pytest.mark.parametrize("name", LEFT_OUT)
-def test_what_no_manifest_can_have_is_left_out_and_found_by_scan(name: str) -> None:
+def test_tool_with_unusable_schema_is_left_out_and_reported_by_scan(name: str) -> None:
     assert imported({"name": "odd", "inputSchema": LEFT_OUT[name]}, {"name": "ok", "inputSchema": OBJECT})[2] == ["odd"]
     assert pdp("manifest", "import", "-o", "made.yaml", "mcp", "tools.json").code == 1
 
@@ -110,7 +109,7 @@ def test_what_no_manifest_can_have_is_left_out_and_found_by_scan(name: str) -> N
     ]
 
 
-def test_a_tool_that_cannot_be_read_is_left_out_alone_and_says_what_to_do() -> None:
+def test_import_leaves_out_only_unreadable_tools_and_prints_a_hint() -> None:
     ahead = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^(?!x)a$"}}}
     code, tools, _ = imported(
         {"name": "odd", "inputSchema": ahead}, {"inputSchema": 1}, {"name": "ok", "inputSchema": OBJECT}
@@ -118,13 +117,14 @@ def test_a_tool_that_cannot_be_read_is_left_out_alone_and_says_what_to_do() -> N
 
     assert (code, [tool["name"] for tool in tools]) == (1, ["ok"])
     assert pdp("manifest", "import", "mcp", "tools.json").err == (
-        "left out: 'odd': the pattern `^(?!x)a$` cannot be checked in linear time; ask its author to change it: no "
-        "look-around, or `maxLength`, `enum` or `const` beside it\n"
-        "left out: \"{'inputSchema': 1}\": it is not a tool; a tool as of tools/list has a name and an inputSchema\n"
+        "left out: 'odd': the pattern `^(?!x)a$` cannot be checked in linear time; ask the author of the tool "
+        "to correct the tool: "
+        "remove look-around, or add `maxLength`, `enum` or `const`\n"
+        "left out: \"{'inputSchema': 1}\": not a tool; a tool of `tools/list` has a name and an inputSchema\n"
     )
 
 
-def test_what_has_to_be_accepted_is_drafted_and_taken_into_the_project() -> None:
+def test_import_writes_the_governance_file_that_a_tool_needs() -> None:
     anything = {"type": "object", "properties": {"x": {}, "o": {"type": "object", "additionalProperties": True}}}
     write("tools.json", [{"name": "read_any", "inputSchema": anything}, {"name": "ok", "inputSchema": OBJECT}])
     done = pdp("manifest", "import", "mcp", "tools.json", "-o", "made.yaml")
@@ -133,14 +133,14 @@ def test_what_has_to_be_accepted_is_drafted_and_taken_into_the_project() -> None
         0, "made.yaml: review it, then: pdp init --from made.yaml --governance made.governance.yaml\n",
     )  # fmt: skip
     (accepted,) = read_document("made.governance.yaml").value["actions"].items()
-    assert accepted == ("read_any", {"accepts": {"not_a_tool.untyped": "its source says no more"}})
+    assert accepted == ("read_any", {"accepts": {"not_a_tool.untyped": "the source gives no further information"}})
     scanned = pdp("scan", "mcp", "tools.json", "-m", "made.yaml", "-g", "made.governance.yaml")
     assert (scanned.code, scanned.out) == (0, "tools: 2, findings: 0\n")
     assert pdp("init", "new", "--from", "made.yaml", "--governance", "made.governance.yaml").code == 0
     assert pdp("manifest", "lint", "made.yaml", "-g", "new/governance.yaml").code == 0
 
 
-def test_of_a_name_that_two_tools_have_none_is_there() -> None:
+def test_tools_with_the_same_name_are_left_out() -> None:
     same = {"name": "same", "inputSchema": OBJECT}
 
     assert imported(same, same, {"name": "ok", "inputSchema": OBJECT})[2] == ["same", "same"]
@@ -149,21 +149,21 @@ def test_of_a_name_that_two_tools_have_none_is_there() -> None:
 @pytest.mark.parametrize(
     "said", [{"readOnlyHint": "yes", "openWorldHint": 0}, {"readOnlyHint": 1}, "readOnlyHint", [], None]
 )
-def test_a_hint_that_is_no_boolean_says_nothing(said: Any) -> None:
+def test_annotation_that_is_not_a_boolean_is_ignored(said: Any) -> None:
     _, tools, _ = imported({"name": "ok", "inputSchema": OBJECT, "annotations": said})
 
     assert (tools[0]["effect_class"], tools[0]["destructive"]) == ("commit-high", True)
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_an_answer_may_be_whole_or_its_result_alone(wrapped: bool) -> None:
+def test_tool_list_with_or_without_json_rpc_envelope_is_read(wrapped: bool) -> None:
     result = {"tools": [{"name": "ok", "inputSchema": OBJECT}]}
     write("tools.json", {"jsonrpc": "2.0", "id": 1, "result": result} if wrapped else result)
 
     assert pdp("manifest", "import", "mcp", "tools.json", "--json").json["tools"] == ["ok"]
 
 
-def test_a_schema_that_refers_to_itself_is_taken_as_it_is() -> None:
+def test_recursive_schema_is_imported_unchanged() -> None:
     schema = {"type": "object", "properties": {"next": {"$ref": "#"}, "x": {"type": "string"}}}
 
     assert imported({"name": "ok", "inputSchema": schema})[1][0]["schema"] == schema
@@ -228,7 +228,7 @@ BROKEN: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_source_that_is_broken_is_an_error_that_names_it(name: str) -> None:
+def test_import_of_a_broken_source_names_the_source(name: str) -> None:
     kind, content = BROKEN[name]
     source = "source.json" if kind != "app" else "broken_app:TOOLS"
     write("broken_app.py" if kind == "app" else source, content)
@@ -241,16 +241,16 @@ def test_a_source_that_is_broken_is_an_error_that_names_it(name: str) -> None:
     assert "Traceback" not in done.err
 
 
-def test_swagger_is_said_to_be_swagger() -> None:
+def test_import_of_a_swagger_document_hints_at_a_conversion() -> None:
     write("source.json", {"swagger": "2.0", "paths": {}})
 
     assert pdp("manifest", "import", "openapi", "source.json").err.splitlines() == [
-        "error: source.json: Swagger 2.0 is not read, only OpenAPI 3",
+        "error: source.json: Swagger 2.0 is not supported, only OpenAPI 3",
         "    hint: convert it to OpenAPI 3, for example with swagger2openapi",
     ]
 
 
-def test_what_a_module_prints_is_no_part_of_the_answer() -> None:
+def test_output_of_a_scanned_python_module_goes_to_stderr() -> None:
     write("talking.py", "print('hello')\ndef add_one(x: int): ...\nTOOLS = [add_one]")
 
     done = pdp("manifest", "import", "app", "talking:TOOLS", "--json")
@@ -258,7 +258,7 @@ def test_what_a_module_prints_is_no_part_of_the_answer() -> None:
     assert (done.code, done.json["tools"], done.err) == (0, ["add_one"], "hello\n")
 
 
-def test_megabytes_are_read() -> None:
+def test_tool_list_with_many_tools_is_imported() -> None:
     text = "x" * 10_000
     tools = [{"name": f"tool_{at}", "description": text, "inputSchema": OBJECT} for at in range(300)]
 
@@ -266,7 +266,7 @@ def test_megabytes_are_read() -> None:
 
 
 @pytest.mark.process
-def test_a_server_that_never_answers_is_ended() -> None:
+def test_scan_stops_an_mcp_server_that_never_answers() -> None:
     write("silent.py", "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(3600)")
 
     with pytest.raises(UsageError, match=r"no answer in 2 seconds"):
@@ -277,19 +277,19 @@ def test_a_server_that_never_answers_is_ended() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("program", ["print('no message')", "import sys; sys.exit(3)"])
-def test_a_server_that_is_none_is_an_error(program: str) -> None:
+def test_scan_of_a_command_that_is_not_an_mcp_server_is_an_error(program: str) -> None:
     done = pdp("manifest", "import", "command", "--", sys.executable, "-c", program)
 
     assert (done.code, done.out) == (2, "")
-    assert done.err.splitlines()[-1] == "    hint: see that it runs, and lists its tools"
+    assert done.err.splitlines()[-1] == "    hint: check that the server starts and answers tools/list"
 
 
-def test_usage() -> None:
+def test_invalid_usage_of_scan_exits_with_2() -> None:
     write("tools.json", [])
     write("m.yaml", 'manifest_version: "1"\ntools: []\n')
 
     assert pdp("manifest", "import", "mcp", "tools.json")[:2] == (0, (
-        "# Drafted: review each line that says so. As it stands every call is denied, as is what is not here.\n"
+        "# Draft: review each line marked `review`. Until then every call is denied, also of tools not listed here.\n"
         'manifest_version: "1"\ntools: []\n'
     ))  # fmt: skip
     for line in (
@@ -299,5 +299,5 @@ def test_usage() -> None:
         assert pdp("scan", *line, "-m", "m.yaml")[:2] == (2, ""), line
     assert pdp("scan", "mcp", "tools.json")[:2] == (2, "")
     assert pdp("scan", "mcp", "http://example.com", "-m", "m.yaml").err.splitlines()[0] == (
-        "error: http://example.com: has to begin with https://, without a user"
+        "error: http://example.com: has to begin with https:// and must not name a user"
     )

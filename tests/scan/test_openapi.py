@@ -1,4 +1,4 @@
-"""What the operations of an OpenAPI document are as tools."""
+"""Tests of the import of OpenAPI operations as tools."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,6 @@ ITEM = {"type": "object", "required": ["name"], "properties": {"name": TEXT}}
 
 
 def of(*required: str, **properties: Any) -> Json:
-    """The schema of arguments."""
     return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
 
 
@@ -73,7 +72,7 @@ def read(document: Json, folder: Path) -> Exposure:
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_parameters_and_body_are_one_object(name: str, tmp_path: Path) -> None:
+def test_parameters_and_body_of_an_operation_become_one_object(name: str, tmp_path: Path) -> None:
     operation, schema = SCHEMAS[name]
 
     assert [tool.schema for tool in read({"paths": {"/x": {"post": operation}}}, tmp_path).tools] == [schema]
@@ -86,13 +85,13 @@ def test_parameters_and_body_are_one_object(name: str, tmp_path: Path) -> None:
         ("users.list", "users_list"), ("v2Users", "v2_users"), ("a\nb: c", "a_b_c"), (None, "put_users_id_files"),
     ],
 )  # fmt: skip
-def test_names_are_in_snake_case(stated: str | None, name: str, tmp_path: Path) -> None:
+def test_tool_names_are_in_snake_case(stated: str | None, name: str, tmp_path: Path) -> None:
     operation = {} if stated is None else {"operationId": stated}
 
     assert [tool.name for tool in read({"paths": {"/users/{id}/files": {"put": operation}}}, tmp_path).tools] == [name]
 
 
-def test_the_method_says_what_it_does(tmp_path: Path) -> None:
+def test_http_method_of_an_operation_sets_the_effect_hints(tmp_path: Path) -> None:
     methods = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
     item = {"summary": "s", "x-y": 1, **{method: {"description": method} for method in methods}}
     hints = {"get": (True, None), "head": (True, None), "delete": (False, True)}
@@ -104,7 +103,7 @@ def test_the_method_says_what_it_does(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_shared_is_taken_along_and_no_more(tmp_path: Path) -> None:
+def test_schema_of_an_operation_includes_only_referenced_components(tmp_path: Path) -> None:
     def ref(name: str) -> Json:
         return {"$ref": f"#/components/schemas/{name}"}
 

@@ -1,4 +1,4 @@
-"""What is imported loads, allows nothing, and is what a scan of its source finds; a change is found as what it is."""
+"""Tests of an import and a later scan: the imported manifest loads, allows no call, and equals the scanned source."""
 
 import json
 import sys
@@ -89,7 +89,6 @@ TOOLKIT: Json = {
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that the command works in, with a source of each kind."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "person"))
     (tmp_path / ".claude").mkdir()
@@ -119,7 +118,7 @@ ARGUMENTS: dict[tuple[str, str], Json] = {
     ("openapi", "create_order"): {"lines": [], "id": 1}, ("openapi", "delete_orders_id"): {"id": 1},
     ("openapi", "get_order"): {"id": 1},
 }  # fmt: skip
-"""What tools need, by source and name."""
+"""The arguments that a call of a tool needs, keyed by source and tool name."""
 each_source = pytest.mark.parametrize("kind", SOURCES)
 
 
@@ -135,7 +134,7 @@ def scanned(kind: str) -> Json:
 
 
 @each_source
-def test_what_is_imported_has_no_fault_and_is_what_is_exposed(kind: str) -> None:
+def test_imported_manifest_is_valid_and_scan_finds_no_difference(kind: str) -> None:
     assert pdp("manifest", "import", "-o", "made.yaml", kind, *SOURCES[kind])[:2] == (
         0, "made.yaml: review it, then: pdp init --from made.yaml\n",
     )  # fmt: skip
@@ -144,7 +143,7 @@ def test_what_is_imported_has_no_fault_and_is_what_is_exposed(kind: str) -> None
 
 
 @each_source
-def test_nothing_of_it_is_allowed_and_with_a_purpose_each_call_is_held(kind: str) -> None:
+def test_calls_of_an_imported_manifest_are_denied_until_purposes_are_added(kind: str) -> None:
     made = pdp("manifest", "import", kind, *SOURCES[kind]).out
     write("made.yaml", made)
     write("named.yaml", made.replace("purposes: []", "purposes: [work]"))
@@ -161,7 +160,7 @@ def test_nothing_of_it_is_allowed_and_with_a_purpose_each_call_is_held(kind: str
         assert [(done.json["verdict"], done.code) for done in decided] == [("DENY", 4), ("STEP_UP", 3)], name
 
 
-def test_every_guess_is_marked_and_what_a_tool_says_of_itself_lowers_its_class_alone() -> None:
+def test_import_marks_guessed_fields_and_uses_only_the_effect_hints_of_annotations() -> None:
     made = pdp("manifest", "import", "mcp", "tools.json").out
 
     lines = [line for line in made.splitlines() if line.startswith("  ") and line[2] != " "]
@@ -175,19 +174,24 @@ def test_every_guess_is_marked_and_what_a_tool_says_of_itself_lowers_its_class_a
     assert [tool["name"] for tool in yaml.safe_load(made)["tools"] if "idempotency" in tool] == [
         "send_mail", "echo", "add_note",
     ]  # fmt: skip
-    assert made.count("destructive: true  # review: nothing says that it can be taken back") == 2
-    assert made.count('safety: {"side_effects": "external"}  # review: nothing says that it stays inside') == 1
+    assert made.count("destructive: true  # review: assumed; the source does not state that it can be undone") == 2
+    assert (
+        made.count(
+            'safety: {"side_effects": "external"}  # review: assumed; the source does not limit it to internal systems'
+        )
+        == 1
+    )
     assert "any text (not_a_tool.free_text)" in made
 
 
-def test_rules_are_named_and_what_they_deny_is_not_there() -> None:
+def test_import_of_hooks_notes_permission_rules_and_leaves_out_denied_tools() -> None:
     made = pdp("manifest", "import", "hooks", "claude-code").out
 
     file = Path(".claude/settings.json").absolute()
     bash = [f"{rule} in {file}" for rule in ("deny Bash(rm *)", "ask Bash", "allow Bash(git diff *)")]
     assert [tool["name"] for tool in yaml.safe_load(made)["tools"]] == ["run_command", "write_file", "mcp__notes__add"]
     assert [line for line in made.splitlines() if "fetch_url" in line or line.startswith("- name")] == [
-        f"# Not here, and so denied: fetch_url; deny WebFetch in {file}",
+        f"# Not listed, and so denied: fetch_url; deny WebFetch in {file}",
         f'- name: "run_command"  # review: rules of claude-code; {"; ".join(bash)}',
         f'- name: "write_file"  # review: rules of claude-code; deny Write in {file}; allow Edit in {file}',
         f'- name: "mcp__notes__add"  # review: rules of claude-code; allow mcp__notes__add in {file}',
@@ -198,7 +202,6 @@ NEW = {"name": "wipe_all", "inputSchema": {"type": "object"}}
 
 
 def tool(**changed: Any) -> Callable[[], None]:
-    """Change the tool `read_note` of the server."""
     return lambda: write("tools.json", {"tools": [*TOOLS[:2], {**TOOLS[2], **changed}, TOOLS[3]]})
 
 
@@ -215,10 +218,10 @@ UNDECLARED = "is not in the manifest"
 CHANGES: dict[str, tuple[str, Callable[[], None], list[tuple[str, str, str]]]] = {
     "a new tool": ("mcp", lambda: write("tools.json", [*TOOLS, NEW]), [("undeclared", "wipe_all", UNDECLARED)]),
     "a tool is gone": ("mcp", lambda: write("tools.json", TOOLS[1:]), [
-        ("absent", "send_mail", "the source does not have it"),
+        ("absent", "send_mail", "is not in the source"),
     ]),
     "a tool twice": ("mcp", lambda: write("tools.json", [*TOOLS, TOOLS[1]]), [
-        ("undeclared", "echo", "is there more than once"), ("undeclared", "echo", "is there more than once"),
+        ("undeclared", "echo", "has the name of another tool"), ("undeclared", "echo", "has the name of another tool"),
     ]),
     "a new argument": ("mcp", tool(inputSchema={"type": "object", "properties": {"id": {"type": "string"}, "x": {}}}), [
         ("drift", "read_note", "x: is new"),
@@ -227,15 +230,15 @@ CHANGES: dict[str, tuple[str, Callable[[], None], list[tuple[str, str, str]]]] =
         ("drift", "read_note", "id: type string became integer"),
     ]),
     "it destroys": ("mcp", tool(annotations={"readOnlyHint": False, "destructiveHint": True}), [
-        ("risk", "read_note", "says that it changes something; the manifest says read-internal, high risk"),
-        ("risk", "read_note", "says that it destroys; the manifest says read-internal, high risk"),
+        ("risk", "read_note", "says that it changes something; the manifest states read-internal, high risk"),
+        ("risk", "read_note", "says that it destroys data; the manifest states read-internal, high risk"),
     ]),
     "an open world": ("mcp", tool(annotations={"readOnlyHint": True, "openWorldHint": True}), [
-        ("risk", "read_note", "says that it reaches strangers; the manifest says read-internal, high risk"),
+        ("risk", "read_note", "says that it reaches outside systems; the manifest states read-internal, high risk"),
     ]),
     "nothing said any more": ("mcp", tool(annotations={}), []),
     "another method": ("openapi", text("api.yaml", "    get:", "    put:"), [
-        ("risk", "get_order", "says that it changes something; the manifest says read-external, high risk"),
+        ("risk", "get_order", "says that it changes something; the manifest states read-external, high risk"),
     ]),
     "another body": ("openapi", text("api.yaml", "sku: {type: string}", "sku: {type: integer}"), [
         ("drift", "create_order", "lines[].sku: type string became integer"),
@@ -244,7 +247,7 @@ CHANGES: dict[str, tuple[str, Callable[[], None], list[tuple[str, str, str]]]] =
         ("drift", "add_order", "by: is new"),
     ]),
     "debug": ("app", text("shop.py", "debug = False", "debug = True"), [
-        ("debug", "", "debug is on: it shows its state"),
+        ("debug", "", "`debug` is on"),
     ]),
     "a new rule": ("hooks", text(".claude/settings.json", '"Edit"', '"Edit", "mcp__notes__wipe"'), [
         ("undeclared", "mcp__notes__wipe", UNDECLARED),
@@ -267,7 +270,7 @@ CHANGES: dict[str, tuple[str, Callable[[], None], list[tuple[str, str, str]]]] =
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_found_as_what_it_is(name: str) -> None:
+def test_scan_reports_a_tool_that_changed_since_its_import(name: str) -> None:
     kind, change, found = CHANGES[name]
     assert pdp("manifest", "import", "-o", "made.yaml", kind, *SOURCES[kind]).code == 0
     sys.modules.pop("shop", None)
@@ -277,18 +280,18 @@ def test_a_change_is_found_as_what_it_is(name: str) -> None:
     assert scanned(kind)["found"] == found
 
 
-def test_a_tier_that_is_too_low_is_found() -> None:
+def test_scan_reports_a_risk_tier_that_is_too_low() -> None:
     made = pdp("manifest", "import", "mcp", "tools.json").out
     write("made.yaml", made.replace('risk_tier: "high"', 'risk_tier: "medium"'))
     hints = {"readOnlyHint": False, "destructiveHint": True}
     write("tools.json", [*TOOLS[:3], {**TOOLS[3], "annotations": hints}])
     assert scanned("mcp")["found"] == [
-        ("risk", "add_note", "says that it destroys; the manifest says commit-low, medium risk")
+        ("risk", "add_note", "says that it destroys data; the manifest states commit-low, medium risk")
     ]
 
     write("tools.json", [*TOOLS[:3], {**TOOLS[3], "annotations": {**hints, "readOnlyHint": True}}])
     assert scanned("mcp")["found"] == [
-        ("risk", "add_note", "says that it destroys; the manifest says commit-low, medium risk")
+        ("risk", "add_note", "says that it destroys data; the manifest states commit-low, medium risk")
     ]
     write("strict.yaml", pdp("manifest", "import", "mcp", "tools.json").out)
     classes = {
@@ -297,7 +300,7 @@ def test_a_tier_that_is_too_low_is_found() -> None:
     assert classes["add_note"] == "commit-high"
 
 
-def test_governance_counts_and_text_says_where_and_what_to_do() -> None:
+def test_scan_applies_governance_and_prints_findings_with_hints() -> None:
     assert pdp("manifest", "import", "-o", "made.yaml", "mcp", "tools.json").code == 0
     rules = {"effect_class": "commit-low", "idempotency": {"required": True}, "accepts": {"not_a_tool.free_text": "id"}}
     write("gov.yaml", {"actions": {"read_note": rules}})
@@ -307,22 +310,22 @@ def test_governance_counts_and_text_says_where_and_what_to_do() -> None:
     assert pdp("scan", "mcp", "tools.json", "-m", "made.yaml", "-g", "gov.yaml")[:2] == (0, "tools: 4, findings: 0\n")
     done = pdp("scan", "mcp", "tools.json", "-m", "made.yaml")
     assert (done.code, done.out.splitlines()) == (1, [
-        "risk: tools.json: read_note: says that it changes something; the manifest says read-internal, high risk",
-        "    hint: correct the manifest, or what the tool says",
+        "risk: tools.json: read_note: says that it changes something; the manifest states read-internal, high risk",
+        "    hint: correct the manifest, or the tool's annotations",
         "tools: 4, findings: 1",
     ])  # fmt: skip
     done = pdp("scan", "mcp", "tools.json", "-m", "bare.yaml")
     assert (done.code, done.out.splitlines()) == (1, [
         "undeclared: tools.json: read_note: is not in the manifest",
-        "    hint: declare it, or take it out",
-        "absent: manifest: read_notes: the source does not have it",
-        "    hint: remove it if it is gone for good",
+        "    hint: declare the tool in the manifest, or remove it from the source",
+        "absent: manifest: read_notes: is not in the source",
+        "    hint: remove the entry if the tool no longer exists",
         "tools: 4, findings: 1",
     ])  # fmt: skip
 
 
 @pytest.mark.process
-def test_an_option_of_a_command_that_shows_all_is_found() -> None:
+def test_scan_reports_a_dangerous_command_option() -> None:
     assert pdp("manifest", "import", "-o", "made.yaml", "mcp", "tools.json").code == 0
 
     done = pdp("scan", "-m", "made.yaml", "command", *SOURCES["command"], "--dangerously-skip-permissions")
@@ -333,7 +336,7 @@ def test_an_option_of_a_command_that_shows_all_is_found() -> None:
 
 
 @pytest.mark.process
-def test_a_server_over_http_is_asked(tmp_path: Path) -> None:
+def test_tools_of_an_http_server_are_imported(tmp_path: Path) -> None:
     with http_server(tmp_path, "web", tools=TOOLS):
         url = Path("web/url").read_text()
         asked, saved = (pdp("manifest", "import", "mcp", source).out for source in (url, "tools.json"))
@@ -342,7 +345,7 @@ def test_a_server_over_http_is_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_tool_of_a_server_that_no_file_can_hold_is_left_out_alone(tmp_path: Path) -> None:
+def test_tool_with_a_too_large_number_is_left_out(tmp_path: Path) -> None:
     large = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 2**63 - 1}}}
     with http_server(tmp_path, "web", tools=[*TOOLS, {"name": "large", "inputSchema": large}]):
         done = pdp("manifest", "import", "mcp", Path("web/url").read_text())
@@ -350,19 +353,19 @@ def test_a_tool_of_a_server_that_no_file_can_hold_is_left_out_alone(tmp_path: Pa
     names = [tool["name"] for tool in yaml.safe_load(done.out)["tools"]]
     assert (done.code, names) == (1, [tool["name"] for tool in TOOLS])
     number = "number `9223372036854775807` is beyond 2^53-1"
-    assert done.err.splitlines()[-1] == f"left out: 'large': {number}; ask its author"
+    assert done.err.splitlines()[-1] == f"left out: 'large': {number}; ask the author of the tool to correct the tool"
 
 
-def test_nothing_is_overwritten() -> None:
+def test_import_does_not_overwrite_a_file() -> None:
     write("made.yaml", "mine")
 
     done = pdp("manifest", "import", "-o", "made.yaml", "mcp", "tools.json")
 
     assert (done.code, done.out, Path("made.yaml").read_text()) == (2, "", "mine")
-    assert done.err.startswith("error: made.yaml: is there already, and nothing is overwritten\n")
+    assert done.err.startswith("error: made.yaml: exists already and is not overwritten\n")
 
 
-def test_schemas_of_an_openapi_document() -> None:
+def test_openapi_schemas_are_imported_with_the_definitions_that_they_share() -> None:
     made = pdp("manifest", "import", "-o", "made.yaml", "openapi", "api.yaml")
     tools = {tool["name"]: tool["schema"] for tool in read_document("made.yaml").value["tools"]}
 

@@ -1,10 +1,8 @@
-"""CEL, for what is more than a plain path: compiled once by the library of the extra `cel`, and bounded.
+"""CEL expressions with fixed limits, compiled once by the library of the extra `cel`.
 
-Evaluation cannot be interrupted. So an expression has at most `MAX_LENGTH` characters and one macro (`all`, `exists`,
-`exists_one`, `filter`, `map`), and a macro runs over a plain path to a list of at most `MAX_ITEMS` items. What it reads
-and joins is counted before, at most `MAX_WORK` values for all expressions over the same `Variables`, and what it gives
-has at most `MAX_RESULT` bytes. The library bounds how deep an expression nests. It gets nothing but what stands at
-the paths that were counted; what is read in any other way is missing, which fails.
+An evaluation cannot be interrupted, so its cost is limited in advance. The limits are the length of the expression, one
+macro per expression (over a list at a plain path), the number of values that all expressions of a call read or join,
+and the size of the result. The library gets only the values that were counted, so every other path counts as missing.
 """
 
 import re
@@ -25,13 +23,13 @@ from pdp.manifest.expressions.path import ANY, Contained, ExpressionError, JsonP
 MAX_LENGTH: Final = 1000
 MAX_ITEMS: Final = 100
 MAX_WORK: Final = 40_000
-"""Each value counts as often as it is named, as a macro repeats it, and as it is joined with others."""
+"""The maximum number of values read. A value counts once per mention, per repetition by a macro, and per join."""
 
 MAX_RESULT: Final = 256 * 1024
-# How many values a member counts as, and how many characters as one.
+# The cost of reading a member of an object, in values, and the number of characters that cost as much as one value.
 _OF_MEMBER: Final = 4
 _CHARACTERS: Final = 512
-# What a macro joins for each item becomes a part of the result, which costs more than to read it.
+# Items that a macro joins become part of the result, so they cost more than items that are only read.
 _OF_JOINED_ITEM: Final = 8
 _FUNCTIONS: Final = frozenset(
     ("contains", "double", "duration", "endsWith", "int", "size", "startsWith", "string", "timestamp")
@@ -42,7 +40,7 @@ _PARSER_ERROR: Final = re.compile(r"<input>:\d+:(\d+): (?:Syntax error: )?(.*?)(
 _GAP: Final = r"(?:\s|//[^\n]*\n)*"
 _MACRO: Final = re.compile(rf"\.{_GAP}(all|exists|existsOne|exists_one|filter|map){_GAP}\({_GAP}(\w*)")
 _BEGINNING: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
-# A member that is no method, or where an index begins.
+# Either a member that is not a method, or the bracket that starts an index.
 _STEP: Final = re.compile(rf"{_GAP}(?:\.{_GAP}([A-Za-z_]\w*)(?!\w|{_GAP}\()|\[)")
 _COMPUTED: Final = re.compile(rf"""[)\]}}'"]{_GAP}(?:\.{_GAP}[A-Za-z_]\w*(?!\w|{_GAP}\()|\[{_GAP}['"])""")
 _ASKED: Final = re.compile(rf"""(['"])([^'"\\\n]*)\1{_GAP}\bin\b[\s(]*$""")
@@ -53,18 +51,13 @@ _STRING: Final = re.compile(
 
 
 class CelProgram:
-    """A CEL expression over the variables that it may read, compiled. Immutable and safe to share between threads.
-
-    `paths` is what it reads, as far as it is written out; of the element of a macro, what it reads of the list's items.
-
-    ExpressionError: not CEL, beyond the bounds, or it reads or calls what is not offered.
-    """
+    """An immutable compiled CEL expression, with the `paths` that it reads. Invalid CEL raises `ExpressionError`."""
 
     def __init__(self, text: str, variables: frozenset[str]) -> None:
         self.text = text
         if len(text) > MAX_LENGTH:
             raise ExpressionError(
-                f"expression is longer than {MAX_LENGTH} characters", hint="compute the value in the app"
+                f"expression is longer than {MAX_LENGTH} characters", hint="compute the value in the application"
             )
         self._compiled = _compiled(text)
         names = self._compiled.references()
@@ -72,10 +65,10 @@ class CelProgram:
         for function in names["functions"]:
             if function.isidentifier() and function not in _FUNCTIONS:
                 raise ExpressionError(
-                    f"expression calls `{function}`, which is not offered",
-                    hint="check text against patterns in the JSON Schema"
+                    f"expression calls `{function}`, which is not available",
+                    hint="use `pattern` in the JSON Schema instead"
                     if function == "matches"
-                    else f"offered: {', '.join(sorted(_FUNCTIONS))}, and macros",
+                    else f"available: {', '.join(sorted(_FUNCTIONS))}, and macros",
                 )
         self.variables = frozenset(names["variables"]) - {element}
         for name in sorted(self.variables - variables):
@@ -87,7 +80,8 @@ class CelProgram:
         self.paths = frozenset(
             JsonPath(starts[path.variable].variable, (*starts[path.variable].steps, *path.steps)) for path in read
         )
-        # Each of several joins copies what those before it made; a macro repeats all but the list that it runs over.
+        # The cost is multiplied: each join copies the result of earlier joins, and a macro repeats everything except
+        # its list.
         joins = 1 + text.count("+") // 2
         repeated = joins * MAX_ITEMS * (_OF_JOINED_ITEM if "+" in text else 1)
         self._times: Counter[JsonPath] = Counter()
@@ -98,7 +92,7 @@ class CelProgram:
             self._times[JsonPath(over.variable, steps)] += joins if of_list else repeated
         for path in sorted(self._times, key=str):
             check_offered(path, variables)
-        # Steps lead to further steps; what has none is read as a whole.
+        # A tree node without steps means that the expression reads the whole value.
         self._tree: dict[str, dict[str | int, Any]] = {}
         for path in sorted(self._times, key=lambda path: -len(path.steps)):
             node = self._tree.setdefault(path.variable, {})
@@ -107,10 +101,7 @@ class CelProgram:
             node.clear()
 
     def evaluate(self, inputs: Mapping[str, Any]) -> Any:
-        """Return the value on these inputs, by the name of the variable.
-
-        KeyError: something is missing. ExpressionError: every other failure.
-        """
+        """Return the expression's result. Raise KeyError for a missing value, `ExpressionError` for other failures."""
         self._check_reads(inputs)
         try:
             parts = {variable: _part(inputs[variable], tree) for variable, tree in self._tree.items()}
@@ -121,28 +112,30 @@ class CelProgram:
             raise
         except JsonValueError as error:
             raise ExpressionError(f"{self.text}: result is not JSON: {error}") from None
-        # The library's panics derive from BaseException alone: they reject an expression, and do not end the process.
+        # Panics of the library derive from BaseException. They must make the expression fail, not the process.
         except BaseException as error:  # noqa: BLE001
             raise ExpressionError(f"{self.text}: {_first_line(error)}") from None
         if size > MAX_RESULT:
-            raise ExpressionError(f"{self.text}: gives {size} bytes, at most {MAX_RESULT} are admitted")
+            raise ExpressionError(f"{self.text}: the result has {size} bytes, but at most {MAX_RESULT} are allowed")
         return value
 
     def _check_reads(self, inputs: Mapping[str, Any]) -> None:
-        """Check how much it reads and, with a macro, how long the lists are."""
         work = 0
         for path, times in self._times.items():
             try:
                 value = path.follow(inputs)
             except ExpressionError:
-                continue  # the expression may guard against it, and fails if it does not
-            # The library walks objects in a random order: the same call would give different requests.
+                continue  # The expression may test for this case. If not, its evaluation fails.
+            # The library iterates objects in random order, so a macro over an object could give different requests for
+            # the same arguments.
             if path == self._list and isinstance(value, dict):
-                raise ExpressionError(f"macro over `{path}`, which is an object", hint="macros run over lists")
+                raise ExpressionError(
+                    f"the macro runs over `{path}`, which is an object", hint="use macros only over lists"
+                )
             if self._list is not None and isinstance(value, list) and len(value) > MAX_ITEMS:
                 raise ExpressionError(
                     f"`{path}` has {len(value)} items, and an expression with a macro reads at most {MAX_ITEMS}",
-                    hint="bound the list with `maxItems` in the schema",
+                    hint="limit the list with `maxItems` in the schema",
                 )
             work += times * _size(value, MAX_WORK // times)
         if isinstance(inputs, Variables):
@@ -151,28 +144,22 @@ class CelProgram:
         if work > MAX_WORK:
             raise ExpressionError(
                 f"{self.text}: reads and joins more than {MAX_WORK} values",
-                hint="bound its lists and texts in the schema, or compute the value in the app",
+                hint="limit its lists and texts in the schema, or compute the value in the application",
             )
 
 
 @lru_cache(maxsize=1024)
 def compile_check(text: str) -> CelProgram:
-    """Compile the check of an invariant, CEL over `call` (the arguments), `state`, `config` and `plan`; without `$`.
-
-    ExpressionError: as of `CelProgram`.
-    """
+    """Compile the `check` of an invariant: CEL over the variables `call` (arguments), `state`, `config` and `plan`."""
     return CelProgram(text, _CHECK_VARIABLES)
 
 
 def _paths(text: str) -> Iterator[JsonPath]:
-    """Yield every path of an expression, of its own names as well; an index that is computed is `ANY`.
-
-    ExpressionError: it reads a member of something computed, which nobody can hold against a schema.
-    """
+    """Yield the paths in an expression, with `ANY` for computed indices. Raise `ExpressionError` for `f(x).member`."""
     bare = rest = _STRING.sub(_blank, text)
     for beginning in _BEGINNING.finditer(bare):
         if bare[: beginning.start()].rstrip().endswith("."):
-            continue  # a member, behind a blank
+            continue  # A name after a dot is a member and not the start of a path.
         steps: list[str | int] = []
         end = beginning.end()
         while step := _STEP.match(bare, end):
@@ -189,17 +176,16 @@ def _paths(text: str) -> Iterator[JsonPath]:
     computed = _COMPUTED.search(rest)
     if computed is not None:
         raise ExpressionError(
-            f"expression reads a member of something computed (at character {computed.start() + 1})",
-            hint="write the path out: arguments.a.b, and each side of a choice by itself",
+            f"expression reads a member of a computed value (at character {computed.start() + 1})",
+            hint="write the full path, such as arguments.a.b, for each side of a condition",
         )
 
 
 def _blank(match: re.Match[str]) -> str:
-    """Return a string or a comment without its content, in the same length."""
     if match[1]:
         raise ExpressionError(
             f"expression has a raw or triple-quoted string (at character {match.start() + 1})",
-            hint="write it in plain quotes: what such a string hides is not seen",
+            hint="write it in plain quotes",
         )
     edge = " " if match[0][0] == "/" else match[0][0]
     return edge + " " * (len(match[0]) - 2) + edge
@@ -215,17 +201,14 @@ def _closing(text: str, start: int) -> int:
 
 
 def _followed(steps: tuple[str | int, ...], items: int) -> tuple[str | int, ...]:
-    """Return the steps up to the first whose name is computed, or that is none of the first so many items.
-
-    At each look at an item, the library copies the list up to there.
-    """
+    """Cut a path at its first computed step or large index, because the library copies a list up to the read item."""
     return tuple(
         takewhile(lambda step: ANY < step < items if isinstance(step, int) else not isinstance(step, Contained), steps)
     )
 
 
 def _part(value: Any, tree: Mapping[str | int, Any]) -> Any:
-    """Return what stands in a value at the paths of a tree; a step that its type does not have leads nowhere."""
+    """Return a copy of `value` with only the paths in `tree`. Steps that do not fit the value's type are ignored."""
     if not tree:
         return value
     if isinstance(value, dict):
@@ -237,7 +220,7 @@ def _part(value: Any, tree: Mapping[str | int, Any]) -> Any:
 
 
 def _size(value: Any, most: int) -> int:
-    """Return how many values a value counts as; of one with more than `most`, some number above it."""
+    """Return the cost of reading a value, counted in plain values. Counting stops soon after it exceeds `most`."""
     if isinstance(value, str):
         return 1 + len(value) // _CHARACTERS
     size = 1
@@ -254,38 +237,35 @@ def _size(value: Any, most: int) -> int:
 def _compiled(text: str) -> Any:
     try:
         with extra("cel"):
-            import cel  # noqa: PLC0415 - a quarter of a second, and most manifests need only paths
+            import cel  # noqa: PLC0415 - takes 0.25 s, not needed for plain paths
     except MissingExtraError as error:
         raise ExpressionError(f"expression is more than a plain path: {error.message}") from None
     try:
         return cel.compile(text)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # noqa: BLE001 - a panic of the library, as above
+    except BaseException as error:  # noqa: BLE001 - panics derive from BaseException
         match = _PARSER_ERROR.search(str(error))
         problem = f"{match[2][:_MAX_MESSAGE]} (at character {match[1]})" if match else _first_line(error)
         raise ExpressionError(f"not CEL: {problem}") from None
 
 
 def _macro(text: str, variables: frozenset[str]) -> tuple[str | None, JsonPath | None]:
-    """Return the name that the macro of an expression gives to an element, and what it runs over.
-
-    Text in strings counts as well: what looks like a second macro is refused, and never overlooked.
-    """
+    """Return the macro's element name and list path; (None, None) without a macro. Macros in strings count as well."""
     macros = list(_MACRO.finditer(text))
     if not macros:
         return None, None
     if len(macros) > 1:
-        raise ExpressionError("expression has more than one macro", hint="compute the value in the app")
+        raise ExpressionError("expression has more than one macro", hint="compute the value in the application")
     kind, element = macros[0].groups()
     if element in variables or not element:
-        raise ExpressionError(f"macro `{kind}` needs a new name for the element, such as `x`, first")
+        raise ExpressionError(f"macro `{kind}` needs a new element name as first argument, such as `x`")
     receiver = _RECEIVER.search(text[: macros[0].start()].rstrip())
     path = JsonPath.read(receiver[0]) if receiver else None
     if path is None or path.variable not in variables:
         raise ExpressionError(
             f"macro `{kind}` has to follow a plain path to a list, such as arguments.items",
-            hint="the length of the list is checked before the macro runs",
+            hint="write the path to the list before the macro",
         )
     return element, path
 

@@ -1,6 +1,6 @@
-"""Expressions in manifest fields: `$…` reads `arguments` and `session`, `$$…` is a literal that begins with `$`.
+"""Expressions in manifest fields: `$...` reads `arguments` and `session`, `$$...` is text that starts with `$`.
 
-A plain path such as `$session.facts.markings[0]` is followed without a library (path.py); all else is CEL (cel.py).
+A plain path such as `$session.facts.markings[0]` needs no library (path.py). All other expressions are CEL (cel.py).
 """
 
 from collections.abc import Mapping
@@ -13,10 +13,7 @@ _MAPPING_VARIABLES: Final = frozenset(("arguments", "session"))
 
 
 def compile_expression(value: Any) -> Expression:
-    """Compile a value of a mapping: a string as this module's docstring says, a list or mapping of such, or a constant.
-
-    ExpressionError: an expression is not CEL, beyond its bounds, or reads or calls what is not offered.
-    """
+    """Compile a mapping's value: text, expression, list, object or constant. Raise `ExpressionError` for bad values."""
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, dict):
@@ -40,7 +37,7 @@ def _text(text: str) -> Expression:
 
 
 def _cel(text: str) -> Expression:
-    from pdp.manifest.expressions.cel import CelProgram  # noqa: PLC0415 - most manifests need only paths
+    from pdp.manifest.expressions.cel import CelProgram  # noqa: PLC0415 - not needed for plain paths
 
     program = CelProgram(text[1:], _MAPPING_VARIABLES)
 
@@ -48,7 +45,9 @@ def _cel(text: str) -> Expression:
         try:
             return program.evaluate(inputs)
         except KeyError as error:
-            raise ExpressionError(f"{text}: {error} is missing", hint="guard it: has(…) ? … : …") from None
+            raise ExpressionError(
+                f"{text}: {error} is missing", hint="test first whether the value exists: has(…) ? … : …"
+            ) from None
 
     return Expression(text, evaluate, program.paths)
 
@@ -59,14 +58,13 @@ def _items(value: list[Any]) -> Expression:
     def evaluate(inputs: Mapping[str, Any]) -> Any:
         items = [part.evaluate(inputs) for part in parts]
         if MISSING in items:
-            raise ExpressionError(f"{parts[items.index(MISSING)].text}: is missing, and a list has no gaps")
+            raise ExpressionError(f"{parts[items.index(MISSING)].text}: is missing, and a list cannot omit items")
         return items
 
     return Expression(value, evaluate, frozenset().union(*(part.paths for part in parts)))
 
 
 def _members(value: dict[str, Any]) -> Expression:
-    """Return the expression of a mapping; a member that is missing is left out."""
     parts = {name: compile_expression(item) for name, item in value.items()}
 
     def evaluate(inputs: Mapping[str, Any]) -> Any:

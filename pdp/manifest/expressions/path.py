@@ -1,4 +1,4 @@
-"""Paths that expressions read, such as `session.facts.markings[0]`, followed here without a library."""
+"""The paths that expressions read, such as `session.facts.markings[0]`. They need no library."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ SESSION_FIELDS: Final = frozenset((
     "agent", "claims", "config", "facts", "idempotency_key", "plan", "purpose", "request_id", "run_id", "state",
     "time",
 ))  # fmt: skip
-"""What expressions may read of the session."""
+"""The fields of the session that expressions may read."""
 
 _NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _STEP: Final = rf"""\s*(?:\.\s*({_NAME})|\[\s*(?:(\d+)|"([^"\\\n]*)"|'([^'\\\n]*)')\s*\])"""
@@ -23,43 +23,40 @@ _PATH: Final = re.compile(rf"\s*({_NAME})((?:{_STEP})*)\s*")
 
 
 ANY: Final = -1
-"""The step of a path to some item or some member, by an index that is computed."""
+"""The path step for a computed index or name, which may be any item or member."""
 
 
 class Contained(str):
-    """The step of a path to a member that an expression asks for by `in`; in a list, to an item of this value."""
+    """The path step for `"x" in value`: the member `x` of an object, or the item of a list that is equal to "x"."""
 
     __slots__ = ()
 
 
 MISSING: Final = object()
-"""What a path gives that leads nowhere: its field is left out."""
+"""The result of reading a path that does not exist. A mapping leaves out fields with this result."""
 
 
 class ExpressionError(PdpError):
-    """An expression of the manifest is not admitted, or its evaluation failed. A call that needs it is rejected."""
+    """An expression of the manifest is invalid, or its evaluation failed. A call that needs the result is rejected."""
 
     code = "pdp.expression_failed"
 
 
 class Variables(dict[str, Any]):
-    """The variables that the expressions of one call read, by name; `work` is what they have read so far, in values."""
+    """The variables of one call by name. `work` counts the values that the call's expressions have read so far."""
 
     work: int = 0
 
 
 class JsonPath(NamedTuple):
-    """A path from a variable: names of members and indices of lists."""
+    """A path that starts at a variable and goes through member names and list indices."""
 
     variable: str
     steps: tuple[str | int, ...] = ()
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Return the path that a text is, or None when it is anything else.
-
-        ExpressionError: it has more than `MAX_STEPS` steps.
-        """
+        """Parse a path, or return None for other text. Raise `ExpressionError` for more than `MAX_STEPS` steps."""
         match = _PATH.fullmatch(text)
         if match is None:
             return None
@@ -72,20 +69,17 @@ class JsonPath(NamedTuple):
         return cls(match[1], tuple(steps))
 
     def follow(self, inputs: Mapping[str, Any]) -> Any:
-        """Return the value that the path leads to; `MISSING` for an absent member, or an index beyond the list.
-
-        ExpressionError: a step into anything else than an object or a list, null included.
-        """
+        """Return the value at the path, or `MISSING`. Raise `ExpressionError` if a step leads into a scalar or null."""
         try:
             value = inputs[self.variable]
             for step in self.steps:
                 if type(step) is int and not isinstance(value, list):
-                    raise ExpressionError(f"{self}: [{step}] of something that is not a list")
+                    raise ExpressionError(f"{self}: the value before `[{step}]` is not a list")
                 value = value[step]
         except (KeyError, IndexError):
             return MISSING
         except TypeError:
-            raise ExpressionError(f"{self}: {step} of something that is not an object") from None
+            raise ExpressionError(f"{self}: the value before `{step}` is not an object") from None
         return value
 
     def __str__(self) -> str:
@@ -95,33 +89,29 @@ class JsonPath(NamedTuple):
 
 
 def check_offered(path: JsonPath, variables: frozenset[str]) -> None:
-    """Check that an expression may read a path.
-
-    ExpressionError: another variable, or a part of the session that is not offered.
-    """
+    """Raise `ExpressionError` if the path reads an unavailable variable or session field."""
     if path.variable not in variables:
         raise ExpressionError(
-            f"expression reads `{path.variable}`, which is not offered",
-            hint=f"offered here: {', '.join(sorted(variables))}",
+            f"expression reads `{path.variable}`, which is not available",
+            hint=f"available here: {', '.join(sorted(variables))}",
         )
     if path.variable != "session":
         return
-    offered = f"offered: {', '.join(sorted(SESSION_FIELDS))}"
+    offered = f"available: {', '.join(sorted(SESSION_FIELDS))}"
     if not path.steps:
         raise ExpressionError("expression reads the whole session", hint=offered)
     field = str(path.steps[0])
     if field not in SESSION_FIELDS:
         hint = nearest(field, SESSION_FIELDS) or offered
-        raise ExpressionError(f"expression reads `session.{field}`, which is not offered", hint=hint)
+        raise ExpressionError(f"expression reads `session.{field}`, which is not available", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A value of a mapping, ready to be evaluated for calls. Safe to share between threads.
+    """The compiled value of a mapping; `paths` are the paths that the value reads. Threads may share an expression.
 
-    `evaluate` gives the value for `{arguments, session}`, a call's checked arguments and the fields of the session that
-    are set: JSON, or `MISSING` when a plain path leads nowhere. Anything missing inside of a larger expression is an
-    ExpressionError, and so is every other failure. `paths` is what it reads.
+    `evaluate` takes `{arguments, session}` and returns JSON, or `MISSING` if a plain path does not exist. Every other
+    failure raises `ExpressionError`.
     """
 
     text: Any
@@ -130,5 +120,5 @@ class Expression:
 
     @property
     def reads_arguments(self) -> bool:
-        """Whether it reads anything that the model writes."""
+        """Whether the expression reads arguments, which the model controls."""
         return any(path.variable == "arguments" for path in self.paths)

@@ -1,5 +1,5 @@
-"""Tools as servers, OpenAPI documents and frameworks declare them. They are read leniently; manifest files stay strict.
+"""Read the tools that servers, OpenAPI documents and frameworks declare, with fewer checks than for manifest files.
 
-dialects: a schema of draft-04 to 2020-12, or of OpenAPI, as a manifest writes it
-openapi: the operations of an OpenAPI document
+dialects: translates schemas of OpenAPI, draft-04 and later drafts to draft 2020-12, which manifests use
+openapi: reads the operations of an OpenAPI document
 """

@@ -1,12 +1,12 @@
-"""Translate JSON Schemas of other drafts to draft 2020-12, which manifests are written in.
+"""Translate JSON Schemas of other drafts to draft 2020-12, which manifests use.
 
-A value passes the translation exactly where it passes the original, with these exceptions:
+The translated schema accepts the same values as the original, with these exceptions:
 
-* Formats that 2020-12 defines are checked, whatever the draft. Draft-06 and draft-07 let a validator check
-  `contentEncoding` and `contentMediaType`; 2020-12 does not.
-* In draft-04, 1.0 is not an integer. Later drafts do not tell 1.0 from 1.
-* A pattern that cannot be checked in linear time is dropped where `maxLength`, `enum` or `const` stands beside it. More
-  values pass then, but only values that those keywords admit, and the server still checks its pattern.
+* Formats that 2020-12 defines are always checked. `contentEncoding` and `contentMediaType` are never checked,
+  although draft-06 and draft-07 allow a validator to check these keywords.
+* The translated schema accepts 1.0 as an integer. Draft-04 does not, but later drafts treat 1.0 and 1 as equal.
+* A pattern that cannot be checked in linear time is dropped if the schema also has `maxLength`, `enum` or `const`. The
+  translated schema then accepts more values, but the server still checks the pattern.
 """
 
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ from pdp.manifest.schema.faults import FORMATS, KEYWORDS, REFUSED_KEYWORDS
 from pdp.manifest.schema.references import subschemas, with_parts
 
 _DRAFTS: Final = ("draft-04", "draft-06", "draft-07", "draft/2019-09", "draft/2020-12")
-"""As `$schema` has them; an older one compares as smaller."""
+"""The drafts as `$schema` names them, from the oldest to the newest, which is also their order as texts."""
 
-# The draft that brought a keyword: validators of older drafts ignore it.
+# The draft in which each keyword was introduced. Validators of older drafts ignore the keyword.
 _SINCE: Final = {
     **dict.fromkeys(("const", "contains", "propertyNames"), "draft-06"),
     **dict.fromkeys(("else", "if", "then"), "draft-07"),
@@ -35,35 +35,30 @@ _SINCE: Final = {
 _KNOWN: Final = KEYWORDS.union(REFUSED_KEYWORDS, ("additionalItems", "dependencies")) - {"$schema"}
 _BESIDE_REFERENCE: Final = frozenset(("$comment", "$defs", "$ref", "default", "definitions", "description", "title"))
 _BOUNDS: Final = frozenset(("const", "enum", "maxLength"))
-# Where a schema admits more values, a schema that has one of these may admit fewer.
+# Keywords that can invert a schema: if a part below them accepts more values, the whole schema may accept fewer.
 _TURNING: Final = frozenset(("contains", "if", "not", "oneOf"))
 _DEEPEST: Final = 64
-_ASK: Final = "ask its author to change it"
+_ASK: Final = "ask the author of the tool to correct the tool"
 
 
 class Translation(NamedTuple):
-    """A schema of draft 2020-12. `notes`: what was read in another way, and what was dropped, each once."""
+    """A schema in draft 2020-12. `notes` names each keyword that was translated or dropped."""
 
     schema: dict[str, Any]
     notes: tuple[str, ...]
 
 
 def translated(schema: Mapping[str, Any], openapi: str = "") -> Translation:
-    """Return the schema of a tool's arguments as a manifest states it. `openapi`: the version of its document.
-
-    Faults that loading a manifest finds are left to it. UsageError: 2020-12 cannot say what the schema says.
-    """
+    """Translate a schema to draft 2020-12, or raise `UsageError`. `openapi` is the OpenAPI version of the document."""
     reader = _Reader(schema, openapi)
     whole: dict[str, Any] = reader.part(schema, (), ())
     if isinstance(kinds := whole.get("type", ["object"]), list) and "object" in kinds:
-        whole["type"] = "object"  # arguments are always an object
+        whole["type"] = "object"  # The arguments of a call are always an object, so the type is added.
     reader.finish(whole)
     return Translation(whole, tuple(dict.fromkeys(reader.notes)))
 
 
 class _Reader:
-    """Reads the parts of one schema, and keeps where each of them goes."""
-
     def __init__(self, schema: Mapping[str, Any], openapi: str) -> None:
         self.notes: list[str] = []
         self._places: dict[tuple[str, ...], Path] = {}
@@ -74,13 +69,12 @@ class _Reader:
             uri = str(schema["$schema"])
             self._draft = uri.partition("://json-schema.org/")[2].rstrip("#").removesuffix("/schema")
             if self._draft not in _DRAFTS:
-                raise UsageError(f"`$schema` {shown_name(uri)} is not known", hint=f"known: {', '.join(_DRAFTS)}")
+                raise UsageError(f"unknown `$schema` {shown_name(uri)}", hint=f"known: {', '.join(_DRAFTS)}")
             self.notes += [f"read as {self._draft}"] * (self._draft != _DRAFTS[-1])
         self._id = "id" if self._draft == _DRAFTS[0] else "$id"
         self._base = str(schema.get(self._id, "")).partition("#")[0]
 
     def part(self, schema: Any, old: tuple[str, ...], new: Path) -> Any:
-        """Return a copy of the schema that stands at `old` and will stand at `new`; its references are as they were."""
         if len(old) > _DEEPEST:
             raise UsageError(f"the schema is nested deeper than {_DEEPEST} levels", hint=_ASK)
         self._places[old] = new
@@ -91,7 +85,7 @@ class _Reader:
             self._seen.add("nested id")
         if kept.pop("nullable", None) is True and not self._is_declared and isinstance(kept.get("type"), str):
             kept["type"] = sorted({kept["type"], "null"})
-        origin = _reworded(kept)
+        origin = _rename_keywords(kept)
         self._seen |= kept.keys()
         return with_parts(
             kept,
@@ -99,11 +93,11 @@ class _Reader:
         )
 
     def finish(self, whole: dict[str, Any]) -> None:
-        """Have each reference lead where its target stands now. UsageError: it has none, or would mean another."""
+        """Update each `$ref` to its target's new location. Raise `UsageError` if the translation is not possible."""
         if "dropped pattern" in self._seen and not _TURNING.isdisjoint(self._seen):
-            raise UsageError("a pattern beside `not`, `if`, `oneOf` or `contains` cannot be dropped", hint=_ASK)
+            raise UsageError("a pattern cannot be dropped beside `not`, `if`, `oneOf` or `contains`", hint=_ASK)
         if {"nested id", "$ref"} <= self._seen:
-            raise UsageError(f"a nested `{self._id}` changes where `$ref` leads", hint=_ASK)
+            raise UsageError(f"a nested `{self._id}` changes the targets of `$ref`", hint=_ASK)
         if self._draft == "draft/2019-09" and {"contains", "unevaluatedItems"} <= self._seen:
             raise UsageError("`unevaluatedItems` with `contains` has another meaning in 2020-12", hint=_ASK)
         for _, part in subschemas(whole):
@@ -111,19 +105,18 @@ class _Reader:
                 base, _, pointer = reference.partition("#")
                 place = self._places.get(pointer_steps(unquote(pointer)))
                 if base not in ("", self._base) or place is None or pointer[:1] not in ("", "/"):
-                    raise UsageError(f"$ref leads out of the schema, or nowhere: {reference:.80}", hint=_ASK)
+                    raise UsageError(f"$ref target is outside the schema or does not exist: {reference:.80}", hint=_ASK)
                 part["$ref"] = "/".join(("#", *(str(step).replace("~", "~0").replace("/", "~1") for step in place)))
 
     def _keeps(self, schema: Mapping[str, Any], key: str, value: Any) -> bool:
-        """Whether a keyword counts; one that does not is named. UsageError: it does, and cannot be checked."""
         what = key
         if self._draft <= "draft-07" and "$ref" in schema:
-            keeps = key in _BESIDE_REFERENCE  # validators ignore all else
+            keeps = key in _BESIDE_REFERENCE  # Beside `$ref`, validators of these drafts ignore all other keywords.
         elif key == "format" and isinstance(value, str):
             keeps, what = value in FORMATS, f"format {value}"
         elif key == "pattern" and isinstance(value, str) and not _is_linear(value):
             if _BOUNDS.isdisjoint(schema):
-                hint = f"{_ASK}: no look-around, or `maxLength`, `enum` or `const` beside it"
+                hint = f"{_ASK}: remove look-around, or add `maxLength`, `enum` or `const`"
                 raise UsageError(f"the pattern {shown_name(value)} cannot be checked in linear time", hint=hint)
             self._seen.add("dropped pattern")
             keeps, what = False, f"pattern {value}"
@@ -134,11 +127,8 @@ class _Reader:
         return keeps
 
 
-def _reworded(schema: dict[str, Any]) -> dict[Any, str]:
-    """Write the schema in the words of 2020-12, in place; return the old keyword of each whose parts have moved.
-
-    Where the new word is there as well, the old one stays, and is a fault of the manifest.
-    """
+def _rename_keywords(schema: dict[str, Any]) -> dict[Any, str]:
+    """Rename old keywords in place, unless the new name exists too. Return a dictionary from new to old names."""
     origin: dict[Any, str] = {}
     if "definitions" in schema and "$defs" not in schema:
         schema["$defs"], origin["$defs"] = schema.pop("definitions"), "definitions"
@@ -146,7 +136,7 @@ def _reworded(schema: dict[str, Any]) -> dict[Any, str]:
         schema["prefixItems"], origin["prefixItems"] = schema.pop("items"), "items"
         if "additionalItems" in schema:
             schema["items"], origin["items"] = schema["additionalItems"], "additionalItems"
-    schema.pop("additionalItems", None)  # it counts beside a list of items alone
+    schema.pop("additionalItems", None)  # The keyword has an effect only beside a list of item schemas.
     needs = schema.get("dependencies")
     if isinstance(needs, dict) and schema.keys().isdisjoint(("dependentRequired", "dependentSchemas")):
         schema["dependentRequired"] = {name: at for name, at in needs.items() if isinstance(at, list)}

@@ -1,4 +1,4 @@
-"""Operations of an OpenAPI 3 document as tools: parameters and JSON body as one object of arguments."""
+"""Read the operations of an OpenAPI 3 document as tools, whose arguments are the parameters and the JSON body."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -10,17 +10,19 @@ from pdp.manifest.foreign.dialects import translated
 from pdp.manifest.schema.references import referred, resolve
 
 _METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
-# Header parameters of these names are ignored (OpenAPI 3.1, parameter object).
+# OpenAPI 3.1 ignores header parameters with these names (section "Parameter Object").
 _PROTOCOL: Final = ("accept", "authorization", "content-type")
-# A body of these keywords, and of those that only describe, has its members beside the parameters.
+# The properties of a request's body become arguments beside the parameters only if the body's schema has no keywords
+# other than these and descriptive keywords.
 _MERGED: Final = frozenset(("type", "properties", "required", "additionalProperties"))
 _DESCRIBING: Final = frozenset(("deprecated", "description", "example", "examples", "externalDocs", "title", "xml"))
+_TEXTS: Final = ("operationId", "description", "summary")
 _FAULTS: Final = (AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError)
 _CHECK: Final = "check the document with an OpenAPI validator"
 
 
 class Operation(NamedTuple):
-    """One operation. `fault`: why its `schema`, of the arguments, cannot be read; empty where it can."""
+    """An HTTP operation. `schema` describes its arguments. `fault` is why the arguments cannot be read, or empty."""
 
     method: str
     path: str
@@ -32,22 +34,22 @@ class Operation(NamedTuple):
 
 
 def operations(document: Any, *, headers: bool) -> Iterator[Operation]:
-    """Yield the operations of a document. `headers`: whether headers and cookies are arguments.
+    """Yield the operations of an OpenAPI document. With `headers`, arguments include headers and cookies.
 
-    A schema that refers to another document has a fault: nothing is fetched. UsageError: not a document of OpenAPI 3.
+    Raise `UsageError` if the document is not OpenAPI 3. References to other documents are faults: nothing is fetched.
     """
     if isinstance(document, dict) and "swagger" in document:
         hint = "convert it to OpenAPI 3, for example with swagger2openapi"
-        raise UsageError(f"Swagger {document['swagger']!s:.10} is not read, only OpenAPI 3", hint=hint)
+        raise UsageError(f"Swagger {document['swagger']!s:.10} is not supported, only OpenAPI 3", hint=hint)
     try:
-        # A reference then leads to the same schema in the document and in a schema that stands on its own.
+        # With this path, a reference names the same schema in the document and in a self-contained schema.
         root = json.loads(json.dumps(document).replace('"#/components/schemas/', '"#/$defs/'))
         if not root["openapi"].startswith("3."):
-            raise UsageError(f"OpenAPI {root['openapi']!s:.10} is not read, only OpenAPI 3", hint=_CHECK)
+            raise UsageError(f"OpenAPI {root['openapi']!s:.10} is not supported, only OpenAPI 3", hint=_CHECK)
         root["$defs"] = root.get("components", {}).get("schemas", {})
         paths = [*root["paths"].items()]
     except _FAULTS as error:
-        raise UsageError(f"not a document of OpenAPI 3: {_reason(error)}", hint=_CHECK) from None
+        raise UsageError(f"not an OpenAPI 3 document: {_reason(error)}", hint=_CHECK) from None
     for path, stated in paths:
         try:
             item = _target(root, stated)
@@ -61,14 +63,14 @@ def operations(document: Any, *, headers: bool) -> Iterator[Operation]:
 
 def _operation(root: dict[str, Any], path: str, item: dict[str, Any], method: str, *, headers: bool) -> Operation:
     operation = item[method]
-    told = operation if isinstance(operation, dict) else {}
-    texts = [at if isinstance(at, str) else None for at in map(told.get, ("operationId", "description", "summary"))]
+    fields = operation if isinstance(operation, dict) else {}
+    texts = [text if isinstance(text, str) else None for text in map(fields.get, _TEXTS)]
     made = Operation(method.upper(), path, texts[0], texts[1] or texts[2], {})
     try:
         parameters = [*item.get("parameters", ()), *operation.get("parameters", ())]
-        schema = _arguments(root, [_target(root, each) for each in parameters], operation, headers=headers)
-        shared = {at.split("/")[2] for at in referred(schema, root) if at.startswith("#/$defs/")}
-        used = {at: root["$defs"][at] for at in sorted(shared & root["$defs"].keys())}
+        schema = _arguments(root, [_target(root, parameter) for parameter in parameters], operation, headers=headers)
+        shared = {name.split("/")[2] for name in referred(schema, root) if name.startswith("#/$defs/")}
+        used = {name: root["$defs"][name] for name in sorted(shared & root["$defs"].keys())}
         read = translated(schema | ({"$defs": used} if used else {}), root["openapi"])
     except UsageError as error:
         return made._replace(fault=f"{error.message}; {error.hint}")
@@ -82,7 +84,7 @@ def _reason(error: Exception) -> str:
 
 
 def _target(root: dict[str, Any], value: Any) -> Any:
-    """Return what a reference leads to, or the value itself. TypeError: nowhere; RecursionError: in a circle."""
+    """Return the target of a reference; other values unchanged. Raise RecursionError (cycle), TypeError (no target)."""
     return _target(root, resolve(root, value["$ref"])) if "$ref" in value else value
 
 
@@ -91,16 +93,18 @@ def _arguments(
 ) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     required: list[str] = []
-    for of in {(at["name"], at["in"]): at for at in parameters}.values():
-        is_protocol = of["name"].lower() in _PROTOCOL and of["in"] == "header"
-        if not is_protocol and (headers or of["in"] not in ("cookie", "header")):
-            name = f"{of['in']}_{of['name']}" if of["name"] in properties else of["name"]
-            schema = of["schema"] if "schema" in of else next(iter(of["content"].values()))["schema"]
-            properties[name] = {**schema, **{key: of[key] for key in ("description",) if key in of}}
-            required += [name] * (of.get("required") is True)
+    for item in {(value["name"], value["in"]): value for value in parameters}.values():
+        is_protocol = item["name"].lower() in _PROTOCOL and item["in"] == "header"
+        if not is_protocol and (headers or item["in"] not in ("cookie", "header")):
+            name = f"{item['in']}_{item['name']}" if item["name"] in properties else item["name"]
+            schema = item["schema"] if "schema" in item else next(iter(item["content"].values()))["schema"]
+            properties[name] = {**schema, **{key: item[key] for key in ("description",) if key in item}}
+            required += [name] * (item.get("required") is True)
     body = _target(root, operation.get("requestBody", {}))
     if content := body.get("content"):
-        schema = next((at for kind, at in content.items() if "json" in kind), next(iter(content.values())))["schema"]
+        schema = next((part for kind, part in content.items() if "json" in kind), next(iter(content.values())))[
+            "schema"
+        ]
         whole = _target(root, schema) if schema.get("$ref", "#").startswith("#") else schema
         members = whole.get("properties", {})
         constrains = {key for key in whole.keys() - _DESCRIBING if not key.startswith("x-")}

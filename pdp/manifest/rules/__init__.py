@@ -1,8 +1,8 @@
-"""What a well-formed manifest can still get wrong.
+"""Rules that apply to manifests after the models have accepted them.
 
-* rules: an entry by itself, with its governance, and all entries together.
-* paths: mappings and invariants, and where the paths of their expressions lead; loaded where an entry has some.
-* forbidden: what is not a tool (`not_a_tool.*`); texts: whether a schema bounds a text.
-* labels: paths of labels, and what must not be believed; loaded only where results are labelled.
-* lint: what can hardly be meant (names, impossible schemas, nobody to approve), and the clauses that a tool meets.
+* rules: checks of an entry, of an entry merged with its governance, and of all entries together
+* paths: mappings, invariants, and the paths that their expressions read; imported only if an entry has them
+* forbidden: entries that are not tools (`not_a_tool.*`); texts: whether a schema limits a text
+* labels: paths of result labels, and trusted fields that others can write; imported only if results have labels
+* lint: likely mistakes (names, impossible schemas, missing approvers), and the clauses that a tool meets
 """

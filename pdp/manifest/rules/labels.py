@@ -1,7 +1,6 @@
-"""What is wrong with labels: paths that lead nowhere, and belief in what a stranger may have written.
+"""Check the labels of results: paths that do not exist, and trusted texts that the result schema does not limit.
 
-An enforcement point loads this only where an entry labels its result. A text is believed only where the result schema
-bounds it: a list of channels comes from the system, but anybody may have named a channel.
+A trusted result may contain texts of users. For example, the system lists its channels, but users name the channels.
 """
 
 from collections import deque
@@ -22,21 +21,18 @@ from pdp.manifest.schema.walk import Alternative, SchemaNode, argument_schemas, 
 Steps = tuple[str, ...]
 
 _LISTS: Final = ("trusted", "parties", "names", "created")
-_BELIEVED: Final = ("trusted", "created")
+_TRUSTING: Final = ("trusted", "created")
 _IRREVERSIBLE: Final = frozenset(("clear", "delete", "discard", "drop", "erase", "purge", "remove", "wipe"))
 _MEMBER: Final = "*"
 _OPEN: Final = "additionalProperties", "unevaluatedProperties"
 _HINT: Final = (
-    "bound texts by `enum`, `const`, `pattern` or `format`, lists by `items`, and objects by `additionalProperties: "
+    "limit texts by `enum`, `const`, `pattern` or `format`, lists by `items`, and objects by `additionalProperties: "
     "false` or `propertyNames`; or remove the label"
 )
 
 
 def label_findings(stated: Governable, entry: Tool) -> Iterator[Finding]:
-    """Yield what is wrong with the labels of the result that manifest or governance file states for an entry.
-
-    `entry` is both merged, its schemas without fault. What does not hold there is believed by nobody.
-    """
+    """Yield faults in the result labels of an entry, unless the merge with the other file has dropped the labels."""
     if stated.result is None or entry.result is None:
         return
     root = None if entry.result_schema is None else walk(entry.result_schema)
@@ -50,49 +46,55 @@ def label_findings(stated: Governable, entry: Tool) -> Iterator[Finding]:
             names: Iterable[str | int] = (*known, ANY) if step == _MEMBER else (step,)
             nodes = [part for form in forms for name in names if (part := part_of(form, name)) is not None]
             if root is not None and (not nodes or (step not in known and looks_like(step, known))):
-                message = f"{shown_name(path)} leads to nothing that the result schema declares"
-                yield Finding(place, message, nearest(step, known) or "write a path that the result can have")
+                message = f"{shown_name(path)} is not declared in the result schema"
+                yield Finding(place, message, nearest(step, known) or "write a path of the result schema")
                 break
         else:
-            if name in _BELIEVED and steps in lists[name]:
-                yield from _beliefs(nodes, steps, (), place)
+            if name in _TRUSTING and steps in lists[name]:
+                yield from _trust_findings(nodes, steps, (), place)
         for other in ("parties", "names") if name == "trusted" and steps in lists[name] else ():
             if any(_covers(steps, rest) or _covers(rest, steps) for rest in lists[other]):
-                message = f"{shown_name(path)} is `trusted`, and it or a part of it is in `{other}`"
-                yield Finding(place, message, "anybody may write what `parties` and `names` hold: name it in one list")
+                message = f"{shown_name(path)} is in `trusted`, but the path or a part of it is also in `{other}`"
+                yield Finding(
+                    place,
+                    message,
+                    "other people can write the values in `parties` and `names`: keep the path in one list",
+                )
     if stated.result.integrity is entry.result.integrity is Integrity.TRUSTED:
-        # What a party is called is no text of the system; of a write's answer parties are nobody's business.
-        labelled = (*_BELIEVED, *(() if entry.has_effects else ("parties",)))
+        # The parties of a conversation choose their own names, so their paths are not trusted and not checked here,
+        # except for tools with effects.
+        labelled = (*_TRUSTING, *(() if entry.has_effects else ("parties",)))
         exempt = [steps for name in labelled for steps in lists[name]]
-        yield from _beliefs([] if root is None else [root], (), exempt, ("result", "integrity"))
+        yield from _trust_findings([] if root is None else [root], (), exempt, ("result", "integrity"))
 
 
 def label_doubts(tool: Tool) -> Iterator[Finding]:
-    """Yield what can hardly be meant, as warnings, of an entry of a manifest whose labels are in use."""
+    """Yield warnings about likely mistakes in the data flow labels of a tool, for manifests that use labels."""
     arguments = argument_schemas(tool.schema_)
     if tool.roles is None and arguments and tool.effect_class is EffectClass.READ_EXTERNAL:
-        message = f"the arguments of {shown_name(tool.name)} leave, and nothing keeps marked data from leaving in them"
-        hint = (
-            "give what is sent the role destination, what is fetched the role url; state `roles: {}` where neither is"
+        message = (
+            f"the arguments of {shown_name(tool.name)} leave the system, but no argument has a role by which "
+            f"marked data is kept out"
         )
+        hint = "state `roles`: destination for sent data, url for fetched addresses, `{}` if neither applies"
         yield Finding(("name",), message, hint, warning=True)
     if not tool.has_effects:
         return
     labels = tool.result or ResultLabels()
     if labels.trusted or labels.parties or labels.integrity is Integrity.TRUSTED:
-        message = f"{shown_name(tool.name)} has effects, and of the answer of such a tool only `created` is believed"
-        hint = "label the ids that it makes by `created`; or declare the effect class of a tool that only reads"
+        message = f"{shown_name(tool.name)} has effects, so only `created` fields of its result are trusted"
+        hint = "label new ids as `created`, or declare an effect class that only reads"
         yield Finding(("result",), message, hint, warning=True)
     if tool.roles is None and arguments:
-        message = f"{shown_name(tool.name)} has effects, and nothing says what its arguments are for"
-        hint = "state `roles` (destination, object, value, url, address, body), and `roles: {}` where none has one"
+        message = f"{shown_name(tool.name)} has effects, but declares no `roles` for its arguments"
+        hint = "state `roles` (destination, object, value, url, address, body), or `roles: {}` if no argument has one"
         yield Finding(("name",), message, hint, warning=True)
     if tool.admits and SINKS.isdisjoint((tool.roles or {}).values()):
-        message = f"data may leave through {shown_name(tool.name)}, and no argument says where to"
-        hint = "give that argument the role destination, url or address, or remove `admits`"
+        message = f"data may leave through {shown_name(tool.name)}, but no argument has the role of its destination"
+        hint = "give the recipient's argument the role destination, url or address, or remove `admits`"
         yield Finding(("admits",), message, hint, warning=True)
     if tool.destructive is None and tool.name.partition("_")[0] in _IRREVERSIBLE:
-        message = f"{shown_name(tool.name)} sounds like what cannot be taken back"
+        message = f"{shown_name(tool.name)} suggests an effect that cannot be undone"
         yield Finding(("name",), message, "state `destructive: true`, or false", warning=True)
 
 
@@ -102,7 +104,6 @@ def _paths(labels: ResultLabels) -> Iterator[tuple[str, int, str]]:
 
 
 def _covers(path: Steps, other: Steps) -> bool:
-    """Whether a path leads to what another leads to, or to what holds it."""
     return len(path) <= len(other) and all(
         step == part or _MEMBER in (step, part) for step, part in zip(path, other, strict=False)
     )
@@ -126,7 +127,7 @@ def _objects(nodes: Iterable[SchemaNode]) -> list[Alternative]:
 
 
 def _takes_any_name(form: Alternative) -> bool:
-    """Whether an object may have members of any name: a name of a member that is data is a value as well."""
+    """Return whether an object may have arbitrary member names, which can then carry data just like values."""
     if not form.rest.keys().isdisjoint(_OPEN) and not (form.members and form.members.alternatives):
         return False
     return not any(
@@ -135,18 +136,20 @@ def _takes_any_name(form: Alternative) -> bool:
     )
 
 
-def _beliefs(nodes: Sequence[SchemaNode], start: Steps, exempt: Sequence[Steps], place: Path) -> Iterator[Finding]:
-    """Yield that a text is believed, or a value of any type, which the schema leaves open; no `nodes`: no schema."""
+def _trust_findings(
+    nodes: Sequence[SchemaNode], start: Steps, exempt: Sequence[Steps], place: Path
+) -> Iterator[Finding]:
+    """Yield trusted values that the result schema does not limit. `nodes` is empty if the tool has no result schema."""
     field = place[1]
     if not nodes:
-        yield Finding(place, f"`{field}` needs a `result_schema`, by which it is bounded", _HINT)
+        yield Finding(place, f"`{field}` needs a `result_schema` that limits the trusted values", _HINT)
         return
     longest = max(map(len, exempt), default=0)
     pending = deque((start, node) for node in nodes)
     seen: set[tuple[SchemaNode, Steps]] = set()
     while pending:
         steps, node = pending.popleft()
-        # Below the longest path that is exempt, where a value stands makes no difference.
+        # Below the longest exempt path, a value's path does not affect the check, so it is left out of the key.
         key = node, steps if len(steps) <= longest else ()
         if key in seen or any(_covers(path, steps) for path in exempt):
             continue
@@ -154,9 +157,9 @@ def _beliefs(nodes: Sequence[SchemaNode], start: Steps, exempt: Sequence[Steps],
         for form in node.alternatives:
             if form.values is not None:
                 continue
-            if why := _why_not(form, field):
+            if why := _distrust(form, field):
                 where = shown_name("".join(f"/{step}" for step in steps)) if steps else "the result"
-                yield Finding(place, f"`{field}` believes {where}, {why[0]}", why[1])
+                yield Finding(place, f"`{field}` includes {where}, {why[0]}", why[1])
                 return
             if form.items is not None:
                 pending.append((steps, form.items))
@@ -164,8 +167,7 @@ def _beliefs(nodes: Sequence[SchemaNode], start: Steps, exempt: Sequence[Steps],
             pending += (((*steps, name), part) for name, part in members.items() if part is not None)
 
 
-def _why_not(form: Alternative, field: str | int) -> tuple[str, str] | None:
-    """Return why what has this form is not to be believed, and a hint; None where it may be."""
+def _distrust(form: Alternative, field: str | int) -> tuple[str, str] | None:
     kinds, stated = form.types, form.rest.keys()
     unbounded = kinds is None or ("string" in kinds and not bounds_text(form))
     if kinds is not None and "array" in kinds:
@@ -173,10 +175,10 @@ def _why_not(form: Alternative, field: str | int) -> tuple[str, str] | None:
     if kinds is not None and "object" in kinds:
         unbounded |= _takes_any_name(form)
     if unbounded:
-        return "which the result schema does not bound", _HINT
+        return "which the result schema does not limit", _HINT
     if field == "created" and kinds and "string" in kinds and admits_address(form):
         return (
-            "which may be anybody's address",
-            "state a `pattern` that no mail address and no link of another domain fits",
+            "which may be any address",
+            "state a `pattern` that excludes mail addresses and links of other domains",
         )
     return None

@@ -1,7 +1,4 @@
-"""Checks of entries for authors and reviewers: likely mistakes, and the contract clauses that each tool meets.
-
-An enforcement point loads this only where its governance file demands clauses.
-"""
+"""Checks for authors and reviewers: likely mistakes, and the contract clauses that each tool meets."""
 
 import re
 from collections import deque
@@ -32,34 +29,34 @@ _BOUNDS: Final = (
     (("array",), ("minItems",), ("maxItems",)),
     (("object",), ("minProperties",), ("maxProperties",)),
 )
-# Where a schema may only narrow a value, and where it says nothing of what the value is made of.
+# Keywords that can only restrict a value, and keywords that do not describe its content.
 _NARROWING: Final = frozenset(("allOf", "dependentSchemas", "else", "then"))
 _CONDITIONS: Final = frozenset(("$defs", "definitions", "if", "not", "propertyNames"))
-# Steps of reading one schema; 10,000 take about 0.2 s.
+# The maximum number of steps for reading one schema. 10,000 steps take about 0.2 s.
 _MOST_WORK: Final = 10_000
 _HINTS: Final = {
-    Clause.TYPED: "state it in the manifest; a type is a `$ref` to one of the file that `ontology` names",
+    Clause.TYPED: "state it in the manifest; refer to types of the `ontology` file with `$ref`",
     Clause.VERSIONED: "state `version` here, and pin it in `agents` of the manifest",
     Clause.EVAL_GATED: "state `eval_pack` here, and `release` here or in the governance file",
-    Clause.PROVENANCE: "write `writes: proposal` and `provenance: {required: [ARGUMENT]}`: what names its sources",
+    Clause.PROVENANCE: "write `writes: proposal` and `provenance: {required: [ARGUMENT]}`, naming its sources",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ContractReport:
-    """One tool and, for each of the six clauses, what it is missing. A clause that misses nothing is met."""
+    """The fields that a tool lacks for each of the six contract clauses. A clause is met if no field is missing."""
 
     tool: str
     missing: Mapping[Clause, tuple[str, ...]]
 
     @property
     def met(self) -> tuple[Clause, ...]:
-        """The clauses that the tool meets."""
+        """The contract clauses that the tool meets."""
         return tuple(clause for clause, missing in self.missing.items() if not missing)
 
 
 def lint(manifest: EffectiveManifest) -> tuple[ContractReport, ...]:
-    """Return what each tool meets and misses, in the manifest's order."""
+    """Return the `ContractReport` of each tool, in the order of the manifest."""
     pins = manifest.document.get("agents")
     pinned = None if pins is None else {name for tools in pins.values() for name in tools}
     return tuple(
@@ -77,11 +74,7 @@ def clause_findings(
     *,
     doubtful: bool = False,
 ) -> Iterator[Finding]:
-    """Yield which of the demanded clauses an effective entry does not meet.
-
-    `pinned` and `ontology` are what its manifest states. `doubtful`: also warn of a tool that says that it changes
-    something and does not meet `provenance`, where that is not demanded.
-    """
+    """Yield the required `clauses` that a tool does not meet. With `doubtful`, also warn about missing `provenance`."""
     for clause, lacking in _missing(tool, pinned, ontology).items():
         hint = _HINTS.get(clause, "state it here or in the governance file")
         if lacking and clause in clauses:
@@ -93,33 +86,32 @@ def clause_findings(
 
 
 def _missing(tool: Tool, pinned: AbstractSet[str] | None, ontology: Ontology | None) -> dict[Clause, tuple[str, ...]]:
-    """Return what an effective entry is missing of each clause; `pinned` None: no agent pins tools.
-
-    Audited is always met: the enforcement point records every dispatch of every tool, whatever the manifest says.
-    """
+    """Return the missing fields by clause. Every tool meets `audited`, because all dispatches are recorded."""
     side_effects = tool.safety.side_effects if tool.safety else None
     may_write = tool.has_effects and (tool.effect_class is not None or side_effects not in ("none", "read"))
-    may_write = may_write and tool.writes is not Writes.CANONICAL  # every call of that is rejected
+    # A tool that writes canonical memory can have no effects, because every call of it is rejected.
+    may_write = may_write and tool.writes is not Writes.CANONICAL
     untyped = [] if ontology is None else _untyped_members(tool, ontology)
     idempotent = tool.idempotency.required or tool.effect_class in READ_CLASSES
     idempotent = idempotent or (tool.safety is not None and tool.safety.idempotent is True)
     may_ask = tool.risk_tier is RiskTier.HIGH or tool.effect_class is EffectClass.COMMIT_HIGH or bool(tool.limits)
-    nobody = may_ask and not tool.approval.approvers
+    no_approvers = may_ask and not tool.approval.approvers
     needs = (
-        (Clause.TYPED, tool.result_schema is None, "`result_schema`"),  # what may be anything does not load
+        # The arguments need no clause here, because a manifest whose arguments may have any type does not load.
+        (Clause.TYPED, tool.result_schema is None, "`result_schema`"),
         (Clause.TYPED, tool.ontology_pin is None, "`ontology_pin`"),
-        (Clause.TYPED, ontology is None, "`ontology` of its manifest"),
+        (Clause.TYPED, ontology is None, "`ontology` in its manifest"),
         (Clause.TYPED, bool(untyped), f"type of the ontology for {', '.join(untyped)}"),
         (Clause.VERSIONED, tool.version is None, "`version`"),
         (Clause.VERSIONED, pinned is None, "`agents` that pin it"),
-        (Clause.VERSIONED, pinned is not None and tool.name not in pinned, "an agent that pins it"),
-        (Clause.IDEMPOTENT, not idempotent, "`idempotency`, or an effect class without side effects"),
-        # A tool without effect class has no gate of 9.2: nothing says that its commits are staged.
+        (Clause.VERSIONED, pinned is not None and tool.name not in pinned, "agent that pins it"),
+        (Clause.IDEMPOTENT, not idempotent, "`idempotency` or effect class without side effects"),
+        # Rule 9.2 does not apply without an effect class, so the tool may commit without staging.
         (Clause.PERMISSIONED, tool.effect_class is None, "`effect_class`"),
         (Clause.PERMISSIONED, not tool.scopes, "`scopes`"),
         (Clause.PERMISSIONED, tool.markings is None, "`markings`"),
         (Clause.PERMISSIONED, tool.purposes is None, "`purposes`"),
-        (Clause.PERMISSIONED, nobody, "`approval.approvers`: nobody could grant what it asks for"),
+        (Clause.PERMISSIONED, no_approvers, "`approval.approvers` to grant its approvals"),
         (Clause.EVAL_GATED, tool.eval_pack is None, "`eval_pack`"),
         (Clause.EVAL_GATED, tool.release is None, "`release`"),
         (Clause.PROVENANCE, may_write and tool.writes is Writes.NONE, "`writes: proposal`"),
@@ -129,16 +121,13 @@ def _missing(tool: Tool, pinned: AbstractSet[str] | None, ontology: Ontology | N
 
 
 def _untyped_members(tool: Tool, ontology: Ontology) -> list[str]:
-    """Return the members of request and response that refer to no type of the ontology.
-
-    A value that is neither such a type nor an object with members counts as a whole.
-    """
-    copies, found = ontology.copies, dict[str, None]()
+    """Return the names of arguments and result members, or of a whole schema, whose type is not an ontology type."""
+    copies, unnamed = ontology.copies, dict[str, None]()
     for part, noun, schema in (("request", "argument", tool.schema_), ("response", "result", tool.result_schema)):
         definitions = schema.get("$defs", {}) if schema else {}
         if schema is None or _refers(schema, definitions, copies):
             continue
-        # What a type of the ontology is made of is typed: a member of it refers to it again.
+        # Copied ontology types are replaced by references, because the members of ontology types are typed.
         read = {
             name: {"type": target.get("type", "object"), "properties": {name: {"$ref": f"#/$defs/{name}"}}}
             for name, target in copies.items()
@@ -148,18 +137,15 @@ def _untyped_members(tool: Tool, ontology: Ontology) -> list[str]:
         for form in walk(closed_schema(whole) if part == "request" else whole).alternatives:
             members = {**form.conditional, **form.properties, **({"*": form.members} if form.members else {})}
             if form.types != frozenset(("object",)) or not members:
-                found[f"the {part}"] = None
+                unnamed[f"the {part}"] = None
             for name, node in members.items():
                 if node.parts != (False,) and not _refers({"allOf": list(node.parts)}, definitions, copies):
-                    found[f"{noun} {shown_name(name)}"] = None
-    return list(found)
+                    unnamed[f"{noun} {shown_name(name)}"] = None
+    return list(unnamed)
 
 
 def _refers(schema: Any, definitions: Mapping[str, Any], copies: Mapping[str, Any]) -> bool:
-    """Whether a schema refers to a type of the ontology, is a list of such values, or one of several, null included.
-
-    What stands beside a reference may narrow it; a member or an alternative there has to refer to such a type itself.
-    """
+    """Return whether a schema is an ontology type, a list of an ontology type, or a choice of such types and null."""
     if not isinstance(schema, dict):
         return False
     found = []
@@ -176,28 +162,25 @@ def _refers(schema: Any, definitions: Mapping[str, Any], copies: Mapping[str, An
 
 
 def doubts(tool: Tool, rules: ActionRules | None = None, *, sound: bool, labelled: bool) -> Iterator[Finding]:
-    """Yield what is legal in an effective entry and likely a mistake, as warnings.
-
-    `rules`: what the governance file states for its action, where that is to be looked at; `sound`: its schemas are;
-    `labelled`: labels are in use in its manifest.
-    """
+    """Yield warnings about likely mistakes in an effective entry, and in the governance file's rules for its action."""
     yield from label_doubts(tool) if labelled else ()
     for field, schema in (("schema", tool.schema_), ("result_schema", tool.result_schema)):
         root = walk(schema)
         for path, why in _impossible(root, (field,)) if sound and schema is not None else ():
-            hint = "correct it: every call, or every result, that has this is refused"
-            yield Finding(path, f"no value fits this schema: {why}", hint, warning=True)
+            hint = "correct the schema: every call or result with this part is rejected"
+            yield Finding(path, f"no value matches this schema: {why}", hint, warning=True)
         if root.work >= _MOST_WORK:
-            hint = "use fewer alternatives of references, or check by hand that each part admits a value"
-            yield Finding((field,), "this schema unfolds too far to be checked to its end", hint, warning=True)
+            hint = "use fewer alternatives of references, or check by hand that each part accepts a value"
+            yield Finding((field,), "this schema is too complex to check completely", hint, warning=True)
     named = (rules.approval.approvers if rules and rules.approval else None) or ()
     if SUBJECT in named and SUBJECT not in (tool.approval.approvers or ()):
-        message = f"`{SUBJECT}` is without effect: the manifest names approvers, and who approves is named by both"
-        hint = "take `approvers` out of the manifest, if people may approve what their own agents ask"
+        message = f"`{SUBJECT}` has no effect: the manifest names approvers, and only approvers in both files count"
+        hint = "remove `approvers` from the manifest if people may approve the calls of their agents"
         yield Finding(("approval", "approvers"), message, hint, warning=True)
     elif tool.approval.approvers == ():
-        hint = "name a role, one that both files name where both state approvers"
-        yield Finding(("approval",), "nobody can approve this: its approvers are none", hint, warning=True)
+        message = "no approvers left: the list is empty, or both files name no common role"
+        hint = "name a role; if both files state approvers, name it in both"
+        yield Finding(("approval",), message, hint, warning=True)
 
 
 @cache
@@ -206,40 +189,39 @@ def _verbs() -> frozenset[str]:
 
 
 def _is_verb(word: str, description: str) -> bool:
-    """Whether a name's first word is a verb that is listed, or the one that its description has in the third person."""
     match = _WORD.match(description)
     return word in _verbs() or (match is not None and match[0].lower() in (f"{word}s", f"{word}es"))
 
 
 def naming_doubts(tool: DeclaredTool, unusable: frozenset[str], *, sound: bool) -> Iterator[Finding]:
-    """Yield what a model can hardly choose by in an entry as it is stated, as warnings; `sound`: its schema is."""
+    """Yield warnings about names and descriptions that do not help a model to choose a tool."""
     if "name" not in unusable:
-        amiss = None
+        problem = None
         if not _SNAKE_CASE.fullmatch(tool.name):
-            amiss = "is not snake_case of at least two words"
+            problem = "is not snake_case of at least two words"
         elif not _is_verb(tool.name.partition("_")[0], tool.description or ""):
-            amiss = "begins with no verb that is known"
-        if amiss:
-            hint = "write a verb first, such as search_web, and begin the description with it, as in `Searches the web`"
-            yield Finding(("name",), f"name {shown_name(tool.name)} {amiss}", hint, warning=True)
+            problem = "does not start with a known verb"
+        if problem:
+            hint = "start with a verb, such as search_web, and start the description with it, as in `Searches the web`"
+            yield Finding(("name",), f"name {shown_name(tool.name)} {problem}", hint, warning=True)
     if tool.description is None and not {"description", "name"} & unusable:
         yield Finding(
-            ("name",), f"tool {shown_name(tool.name)} has no description", "the model chooses tools by it", warning=True
+            ("name",), f"tool {shown_name(tool.name)} has no description", "describe it for the model", warning=True
         )
     for name, schema in (argument_schemas(tool.schema_) if sound else {}).items():
-        # A reference is described where it leads.
+        # An argument with a reference has its description at the reference's target.
         if not any(isinstance(part, bool) or part.keys() & {"$ref", "description"} for part in schema.parts):
             yield Finding(
                 ("schema", "properties", name),
                 f"argument {shown_name(name)} of {shown_name(tool.name)} has no description",
-                "the model reads it to know what to put there",
+                "describe it for the model",
                 warning=True,
                 key=True,
             )
 
 
 def _impossible(root: SchemaNode, place: Path) -> Iterator[tuple[Path, str]]:
-    """Yield where no value fits in any alternative, and why; what is within is left alone, `False` says so itself."""
+    """Yield the outermost schemas that no value can match, with the reason; `false` is deliberate and left out."""
     pending = deque(((place, root),))
     seen: set[SchemaNode] = set()
     while pending and root.work < _MOST_WORK:
@@ -249,7 +231,7 @@ def _impossible(root: SchemaNode, place: Path) -> Iterator[tuple[Path, str]]:
         seen.add(node)
         reasons = [_contradiction(form) for form in node.alternatives]
         if all(reasons):
-            yield at, (reasons[0] if reasons else None) or "its parts exclude each other"
+            yield at, (reasons[0] if reasons else None) or "its parts contradict each other"
             continue
         pending += (((*at, "properties", name), member) for name, member in node.named().items())
         pending += (((*at, "items"), form.items) for form in node.alternatives if form.items is not None)
@@ -257,16 +239,16 @@ def _impossible(root: SchemaNode, place: Path) -> Iterator[tuple[Path, str]]:
 
 def _contradiction(alternative: Alternative) -> str | None:
     if alternative.values == ():
-        return "no constant is left of `enum`, `const` and `type`"
+        return "`enum`, `const` and `type` have no common value"
     for types, lows, highs in _BOUNDS:
         if alternative.kinds is not None and not alternative.kinds <= set(types):
             continue
         rest = alternative.rest
-        # The second part orders an exclusive bound behind one that is not, on either side.
+        # By the second element of the key, an exclusive bound is narrower than an inclusive bound of the same value.
         lower = [(value, at, key) for at, key in enumerate(lows) for value in rest.get(key, ())]
         upper = [(value, -at, key) for at, key in enumerate(highs) for value in rest.get(key, ())]
         if lower and upper and max(lower)[:2] > min(upper)[:2]:
             (low, _, floor), (high, _, ceiling) = max(lower), min(upper)
             bounds = f"`{floor}` {low} and `{ceiling}` {high}"
-            return f"{bounds} are the wrong way round" if low > high else f"{bounds} leave nothing between them"
+            return f"{bounds} are reversed" if low > high else f"{bounds} leave no value between them"
     return None

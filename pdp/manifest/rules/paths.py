@@ -1,8 +1,7 @@
-"""What the expressions of an entry read: every path is held against the argument schema and against the session.
+"""Check that the paths in the expressions of an entry exist in its argument schema or in the session.
 
-What is open admits any name; what is closed admits what it names. A tool that declares `config`, or what it reads of
-the state, closes these. Claims are the token's own: one is refused only where it looks like a claim that is known.
-An enforcement point loads this only where an entry has mappings, invariants or labels.
+A path into an object that allows no additional members needs a declared name. `config` and `state` are such objects if
+the tool declares them. A token may have any claims, so a claim is rejected only if it looks like a misspelt known name.
 """
 
 import re
@@ -37,7 +36,7 @@ _CLAIMS: Final = {
 }
 _ANYTHING: Final = walk(True)
 _BARE_PATH: Final = re.compile(r"(?:arguments|session)(?:\.[A-Za-z_][A-Za-z0-9_]*|\[[^\]]*\])+")
-# What a check compares a step's `tool` with, on either side.
+# Finds the texts that a check compares with the `tool` of a plan step, on either side of the comparison.
 _QUOTED: Final = re.compile(r"""(["'])([^"'\\\n]*)\1""")
 _STEP_TOOL: Final = re.compile(
     r"""(["'][^"'\n]*["'])\s*[=!]=\s*\w[\w.]*(?:\[[^\]]*\])?\.tool\b|\.tool\s*(?:[=!]=\s*(["'][^"'\n]*["'])|in\s*(\[[^\]]*\]))"""
@@ -47,16 +46,16 @@ PROTECTED: Final = frozenset((
     "act", "approval", "approvals", "approved", "approved_by", "approver", "approvers", "claims", "clearances",
     "entitlements", "limits", "markings", "permissions", "roles", "scopes", "subject",
 ))  # fmt: skip
-"""What says who the subject is, how data is marked, or who approved: never taken from arguments."""
+"""Facts about the subject, the data's markings and the approvers. A mapping must never read them from arguments."""
 
 
 def mapping_findings(rules: Governable, tool: DeclaredTool | None) -> Iterator[Finding]:
-    """Yield what is wrong with the mappings of `rules` for a tool; None: its schema is not known, or faulty."""
+    """Yield faults in the mappings of `rules` for a tool. Pass None as the tool if its schema is unknown or faulty."""
     roots = None if tool is None else _roots(tool)
     for path, value in mapped_values({"context": rules.context, "resource": rules.resource}, ()):
         if isinstance(value, str) and _BARE_PATH.fullmatch(value):
-            hint = f"write `${value}`; as a text, `$'{value}'`"
-            yield Finding(path, f"{shown_name(value)} is a text here, and not what it names", hint)
+            hint = f"write `${value}` for the value, or `$'{value}'` for the text"
+            yield Finding(path, f"{shown_name(value)} is plain text here, not an expression", hint)
         try:
             expression = compile_expression(value)
         except ExpressionError as error:
@@ -64,13 +63,13 @@ def mapping_findings(rules: Governable, tool: DeclaredTool | None) -> Iterator[F
             continue
         protected = [str(step) for step in path if step in PROTECTED]
         if protected and expression.reads_arguments:
-            message = f"{shown_name(protected[-1])} is taken from the arguments, which the model writes"
-            yield Finding(path, message, "take it from the session: $session.facts… or $session.claims…")
+            message = f"{shown_name(protected[-1])} must not come from the arguments, which the model writes"
+            yield Finding(path, message, "take the value from the session: $session.facts… or $session.claims…")
         yield from _path_findings(expression.paths, roots, path)
 
 
 def mapped_values(value: Any, at: Path) -> Iterator[tuple[Path, Any]]:
-    """Yield each value of a mapping that holds no others, with its place."""
+    """Yield each scalar, empty list and empty object in a mapping, with its path."""
     if not isinstance(value, dict | list) or not value:
         yield at, value
         return
@@ -79,7 +78,7 @@ def mapped_values(value: Any, at: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def invariant_findings(tool: DeclaredTool, *, sound: bool) -> Iterator[Finding]:
-    """Yield what is wrong with the invariants of a tool; `sound`: its schema has no fault."""
+    """Yield faults in the invariants of a tool. Paths are checked only if its schemas have no faults (`sound`)."""
     roots = _roots(tool) if sound else None
     for at, invariant in enumerate(tool.invariants):
         place = ("invariants", at, "check")
@@ -95,7 +94,7 @@ def invariant_findings(tool: DeclaredTool, *, sound: bool) -> Iterator[Finding]:
 
 
 def plan_findings(tools: Mapping[int, DeclaredTool]) -> Iterator[Finding]:
-    """Yield what invariants ask of a plan's steps that no tool here is, or takes; Python contracts may bring others."""
+    """Yield tools and arguments that invariants expect in steps of a plan, but that the manifest does not have."""
     names = {tool.name for tool in tools.values()}
     arguments = {name for tool in tools.values() for name in argument_schemas(tool.schema_)}
     for at, tool in tools.items():
@@ -108,14 +107,14 @@ def plan_findings(tools: Mapping[int, DeclaredTool]) -> Iterator[Finding]:
             for name, kind, known in unknown:
                 yield Finding(
                     ("tools", at, "invariants", position, "check"),
-                    f"{shown_name(name)}, asked of a step of the plan, is not {kind} here",
+                    f"{shown_name(name)}, expected in a plan step, is not {kind} of this manifest",
                     nearest(name, known),
                     warning=not looks_like(name, known),
                 )
 
 
 def _read_of_steps(check: str) -> set[str]:
-    """Return the arguments of a plan's steps that a check reads; none of one that is faulty."""
+    """Return the names of plan step arguments that a check reads; an empty set if the check is invalid."""
     try:
         paths = compile_check(check).paths
     except ExpressionError:
@@ -131,7 +130,6 @@ def _path_findings(paths: Iterable[JsonPath], roots: Mapping[str, SchemaNode] | 
 
 
 def _roots(tool: DeclaredTool) -> dict[str, SchemaNode]:
-    """Return what the expressions of an entry may read; its schema stands on its own and has no fault."""
     config = _named(parameter.key for parameter in tool.config)
     state = _named((*tool.state.reads, *(effect.key for effect in tool.state.effects)) if tool.state else ())
     step = {"type": "object", "properties": {"tool": _TEXT, "arguments": _OPEN}, "additionalProperties": False}
@@ -156,13 +154,11 @@ def _roots(tool: DeclaredTool) -> dict[str, SchemaNode]:
 
 
 def _named(names: Iterable[str]) -> dict[str, Any]:
-    """Return the schema of an object with these members; without any it is open."""
     members = dict.fromkeys(names, True)
     return {"type": "object", "properties": members, "additionalProperties": not members}
 
 
 def _misspelt(path: JsonPath, roots: Mapping[str, SchemaNode]) -> tuple[str, str] | None:
-    """Return what is wrong with a path and what to do about it; None where it may lead to a value."""
     forms = roots[path.variable].alternatives
     for at, step in enumerate(path.steps):
         known = sorted({name for form in forms for name in (*form.properties, *form.conditional)})
@@ -170,14 +166,14 @@ def _misspelt(path: JsonPath, roots: Mapping[str, SchemaNode]) -> tuple[str, str
         own = path.variable == "session" and isinstance(step, str) and step not in known
         if not nodes or (own and looks_like(str(step), known)):
             whole = shown_name(str(path._replace(steps=path.steps[: at + 1])))
-            hint = f"known there: {', '.join(known)}" if known else "what it begins with has no such members"
-            return f"{whole} leads to nothing that is declared", nearest(str(step), known) or hint
+            hint = f"known names: {', '.join(known)}" if known else "its parent has no such members"
+            return f"{whole} is not declared", nearest(str(step), known) or hint
         forms = tuple(form for node in nodes for form in node.alternatives)
     return None
 
 
 def part_of(form: Alternative, step: str | int) -> SchemaNode | None:
-    """Return what a step leads to in a value of one form; None where it leads nowhere."""
+    """Return the schema of a value's member or item at a path step, or None if the schema does not allow it."""
     if form.values is not None:
         return _ANYTHING if form.kinds and form.kinds & {"array", "object"} else None
     kinds = form.kinds or frozenset(("array", "object"))
@@ -201,5 +197,5 @@ def _member(form: Alternative, step: str | int) -> SchemaNode | None:
         if patterns and any(False in stated for stated in others):
             names = compile_schema({"anyOf": [{"pattern": pattern} for pattern in patterns]})
             return form.members if names.is_valid(step) else None
-    # What a branch that is too deep, or one of too many, names is unread.
+    # Branches that were not read, because they are too deep or too many, may name any member.
     return form.members if form.members is not None and BRANCHES.isdisjoint(form.rest) else _ANYTHING

@@ -1,8 +1,4 @@
-"""What a well-formed manifest can still get wrong: rules across the fields of one entry, and across entries.
-
-Each rule yields findings with paths relative to what it was given. `unusable` names fields whose values were faulty and
-have been left out: nothing is said about them twice.
-"""
+"""Rules across the fields of one entry, and across entries. Faults in `unusable` fields are not reported again."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -18,7 +14,7 @@ PEP_CONTEXT: Final = frozenset((
     "agent", "approval", "arguments", "call_digest", "flow", "idempotency_key", "purpose", "request_id", "run_id",
     "spent", "time",
 ))  # fmt: skip
-"""What only the enforcement point writes into a request's context."""
+"""Fields of a request's context that only the enforcement point writes."""
 
 _COMMITS: Final = frozenset((EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH))
 _CHANGES: Final = ("write", "external")
@@ -27,35 +23,37 @@ _STRING: Final = frozenset(("string",))
 
 
 def tool_findings(tool: DeclaredTool, unusable: frozenset[str], *, sound: bool) -> Iterator[Finding]:
-    """Yield what is wrong with an entry as it is stated; `sound`: its schema has no fault."""
+    """Yield faults in an entry as written in the manifest. `sound` is false if its schemas have faults."""
     yield from governable_findings(tool, tool if sound else None)
     if tool.type == "cli" and tool.cli is None and "cli" not in unusable:
-        yield Finding(("type",), "`type: cli` without `cli`", "state the program: `cli: {argv: [...]}`")
+        yield Finding(("type",), "`type: cli` needs the field `cli`", "name the program: `cli: {argv: [...]}`")
     if tool.type != "cli" and tool.cli is not None and "type" not in unusable:
-        yield Finding(("cli",), "`cli` on a tool of another type", "write `type: cli`, or remove it", key=True)
+        yield Finding(
+            ("cli",), "`cli` is only allowed with `type: cli`", "write `type: cli`, or remove `cli`", key=True
+        )
     if tool.approval is not None and SUBJECT in (tool.approval.approvers or ()):
-        message = f"`{SUBJECT}` in a manifest: its author does not decide that people approve for their own agents"
-        hint = "let the governance file name it, where the manifest names no approvers"
+        message = f"`{SUBJECT}` is only allowed in the governance file, not in a manifest"
+        hint = "name it in the governance file, and remove `approvers` here"
         yield Finding(("approval", "approvers"), message, hint)
     side_effects = tool.safety.side_effects if tool.safety else None
     if side_effects in _CHANGES and tool.effect_class in READ_CLASSES:
         yield Finding(
             ("safety", "side_effects"),
-            f"side effects `{side_effects}` on a tool declared {tool.effect_class}",
+            f"side effects `{side_effects}` contradict effect class {tool.effect_class}",
             "declare the effect class that the tool has: stage, commit-low or commit-high",
         )
     if tool.release is not None and tool.release.deprecation is not None:
         yield Finding(
             ("release", "deprecation"),
             f"{shown_name(tool.name)} is deprecated: {tool.release.deprecation:.200}",
-            "let agents pin what takes its place",
+            "let agents pin the tool that replaces it",
             warning=True,
         )
     if tool.commits is not None and tool.pattern is not Pattern.ACTION_STAGING and "pattern" not in unusable:
         yield Finding(
             ("commits",),
-            "`commits` on a tool that stages nothing",
-            "write `pattern: action-staging`, or remove it",
+            "`commits` is only allowed on a tool that stages actions",
+            "write `pattern: action-staging`, or remove `commits`",
             key=True,
         )
     yield from _repeated(("invariants",), "invariant", enumerate(item.id for item in tool.invariants), "id")
@@ -65,13 +63,13 @@ def tool_findings(tool: DeclaredTool, unusable: frozenset[str], *, sound: bool) 
 
 
 def governable_findings(rules: Governable, tool: DeclaredTool | None) -> Iterator[Finding]:
-    """Yield what is wrong with the fields that manifest and governance file share.
-
-    They are of `tool`; None: its schema is not known, or faulty.
-    """
+    """Yield faults in the fields that both files may have. Pass None as the tool if its schema is unknown or faulty."""
     for name in (rules.context or {}).keys() & PEP_CONTEXT:
         yield Finding(
-            ("context", name), f"context `{name}` is the enforcement point's own", "choose another name", key=True
+            ("context", name),
+            f"the context key `{name}` is set by the enforcement point",
+            "choose another name",
+            key=True,
         )
     limits = rules.limits or ()
     yield from _repeated(
@@ -93,92 +91,85 @@ def governable_findings(rules: Governable, tool: DeclaredTool | None) -> Iterato
 
 
 def _limited_findings(limits: Sequence[Limit], arguments: Mapping[str, SchemaNode]) -> Iterator[Finding]:
-    """Yield what is wrong with the arguments that limits name."""
     for at, limit in enumerate(limits):
         for field, name, kinds, noun, hint in (
-            ("argument", limit.argument, _NUMBERS, "a number", "limits compare arguments of type number or integer"),
-            ("currency", limit.currency, _STRING, "a text", "name the argument that says the currency, a string"),
+            ("argument", limit.argument, _NUMBERS, "a number", "name an argument of type number or integer"),
+            ("currency", limit.currency, _STRING, "a text", "name the string argument with the currency"),
         ):
             if name is None:
                 continue
             yield from argument_findings(name, arguments, ("limits", at, field))
             schema = arguments.get(name)
             if schema is not None and schema.kinds is not None and not schema.kinds <= kinds:
-                fault = f"limit on argument {shown_name(name)}, which is not {noun}"
+                fault = f"limit on argument {shown_name(name)}, which is not declared as {noun}"
                 yield Finding(("limits", at, field), fault, hint)
 
 
 def _limit_faults(limit: Limit) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Yield field, message and hint of what makes no sense together in one limit."""
     stated = {name for name in ("count", "unit", "currency", "window") if getattr(limit, name) is not None}
     if limit.count is None and limit.argument is None:
-        yield (), "limits nothing", "name the argument whose sum it limits, or write `count: true`"
+        yield (), "limits nothing", "name the argument whose total the limit bounds, or write `count: true`"
     if limit.count and limit.argument is not None:
-        yield ("argument",), "counts calls, and an argument says nothing of them", "leave `argument` or `count` out"
+        yield ("argument",), "counts calls, so it cannot have an `argument`", "remove `argument` or `count`"
     for name in sorted(stated & {"unit", "currency"} if limit.count else ()):
-        yield (name,), f"counts calls, which have no {name}", f"leave `{name}` or `count` out"
+        yield (name,), f"counts calls, so it cannot have a {name}", f"remove `{name}` or `count`"
     if limit.per is None and stated:
         yield (
             (),
-            f"states {', '.join(sorted(stated))}, and nobody whose calls count",
+            f"has {', '.join(sorted(stated))}, but does not say whose calls count",
             "add `per`, such as `per: subject`",
         )
     if limit.per == "run" and limit.window is not None:
-        yield ("window",), "is of a run, which is its window", "leave `window` out, or count per subject or agent"
+        yield ("window",), "counts per run, so it needs no window", "remove `window`, or count per subject or agent"
     if limit.per not in (None, "run") and limit.window is None:
-        yield ("per",), "would count for ever", "state a window: `PT1H` slides, `{days: 1, from: midnight}` is a day"
+        yield ("per",), "needs a window", "state a window: `PT1H` slides, `{days: 1, from: midnight}` is a day"
 
 
 def form_findings(entry: Tool, forms: dict[str, tuple[str, tuple[Any, ...]]]) -> Iterator[Finding]:
-    """Yield the limits of an effective entry that another one states in another form; `forms`: those of the others."""
+    """Yield limits that differ from an earlier limit with the same name. `forms` collects the limits seen so far."""
     for limit in entry.limits:
         name, form = forms.setdefault(limit.limit, (entry.name, limit.form))
         if form != limit.form:
             yield Finding(
                 ("limits",),
-                f"limit {shown_name(limit.limit)} has another form than the one of tool {shown_name(name)}",
-                "one name is one sum: state count, unit, currency, per and window alike, or use another name",
+                f"limit {shown_name(limit.limit)} differs from the limit of this name in tool {shown_name(name)}",
+                "state the same count, unit, currency, per and window, or use another name",
             )
 
 
 def says_it_changes(entry: Tool) -> bool:
-    """Whether an entry says, by its side effects or its effect class, that a call changes something."""
+    """Return whether the side effects or the effect class of an entry declare that a call changes something."""
     effects = entry.safety.side_effects if entry.safety else None
     return effects in _CHANGES or (entry.effect_class is not None and entry.has_effects)
 
 
 def entry_findings(entry: Tool, *, tier_stated: bool) -> Iterator[Finding]:
-    """Yield what is wrong with an effective entry: what manifest and governance file only decide together.
-
-    `tier_stated`: either file states the risk tier. Where none does it is high, and lack of idempotency is a fault only
-    where the entry says that it changes something.
-    """
+    """Yield faults in an effective entry. `tier_stated` is false if the risk tier is only a default."""
     effects = entry.safety.side_effects if entry.safety else None
     harmless = entry.effect_class in READ_CLASSES or (entry.effect_class is None and effects in ("none", "read"))
     risky = says_it_changes(entry) or (tier_stated and not harmless)
     if entry.risk_tier is RiskTier.HIGH and risky and not entry.idempotency.required:
         yield Finding(
             ("risk_tier",),
-            "high risk tier without idempotency",
+            "a tool with a high risk tier needs idempotency",
             "write `idempotency: {required: true}`; or declare an effect class without side effects",
         )
     if entry.effect_class is EffectClass.COMMIT_HIGH and entry.idempotency.key is not None:
         yield Finding(
             ("idempotency", "key"),
-            f"key derive(args) on {entry.effect_class}: a second payment of the same sum may be meant, and a key that "
-            "is derived from the arguments would take it for a repeat",
+            f"with `key: derive(args)` on {entry.effect_class}, a payment with equal arguments counts as a repeat",
             "remove `key` and keep `required: true`: the session states the key of each call (`idempotency_key`)",
         )
     if entry.effect_class is EffectClass.COMMIT_HIGH and SUBJECT in (entry.approval.approvers or ()):
-        message = f"`{SUBJECT}` approves no {entry.effect_class}: that takes somebody else"
+        message = f"`{SUBJECT}` cannot approve {entry.effect_class}: another person must"
         yield Finding(("approval", "approvers"), message, f"name a role in place of `{SUBJECT}`")
     if entry.resource is not None and "type" not in entry.resource:
-        yield Finding(("resource",), "resource has no `type`", "map `type`, or leave the resource out")
+        yield Finding(("resource",), "the resource has no `type`", "map `type`, or leave the resource out")
     if entry.writes is Writes.PROPOSAL and not entry.provenance.required:
         yield Finding(
             ("writes",),
-            "writes a proposal and names no source of it",
-            "state the arguments that do: `provenance: {required: [source_ids]}`",
+            "the tool writes a proposal, but does not name its sources",
+            "name the arguments with the sources: `provenance: {required: [source_ids]}`",
         )
     if entry.effect_class is None and not entry.scopes:
         yield Finding(
@@ -191,7 +182,7 @@ def entry_findings(entry: Tool, *, tier_stated: bool) -> Iterator[Finding]:
         yield Finding(
             ("name",),
             f"{entry.effect_class} without `compensation`",
-            "name the tool that takes the effect back",
+            "name the tool that undoes the effect",
             warning=True,
         )
 
@@ -199,10 +190,7 @@ def entry_findings(entry: Tool, *, tier_stated: bool) -> Iterator[Finding]:
 def manifest_findings(
     tools: Mapping[int, DeclaredTool], agents: Sequence[AgentPins], ontology: Ontology | None
 ) -> Iterator[Finding]:
-    """Yield what is wrong across entries, which are given by their positions in the file as far as they could be read.
-
-    `agents` is empty when their pins could not be compared.
-    """
+    """Yield faults across all readable `tools`, which are keyed by position, and in the versions that agents pin."""
     yield from _repeated(("tools",), "tool", ((at, tool.name) for at, tool in tools.items()), "name")
     by_name = {tool.name: tool for tool in tools.values()}
     for at, tool in tools.items():
@@ -216,9 +204,8 @@ def manifest_findings(
         if ontology is not None and tool.ontology_pin not in (None, ontology.version):
             yield Finding(
                 ("tools", at, "ontology_pin"),
-                f"{shown_name(tool.name)} is pinned to another ontology than {shown_name(ontology.version)}, the "
-                "manifest's",
-                f"pin {ontology.version}, or let another manifest have the tool",
+                f"{shown_name(tool.name)} pins another ontology than {shown_name(ontology.version)} of the manifest",
+                f"pin {ontology.version}, or move the tool to another manifest",
             )
         yield from _commit_findings(tool, at, by_name)
     yield from _repeated(("agents",), "agent", enumerate(agent.id for agent in agents), "id")
@@ -227,7 +214,7 @@ def manifest_findings(
             path: Path = ("agents", at, "tools", name)
             if name not in by_name:
                 yield Finding(
-                    path, f"agent pins {shown_name(name)}, which is not a tool here", nearest(name, by_name), key=True
+                    path, f"agent pins {shown_name(name)}, which is not declared", nearest(name, by_name), key=True
                 )
             elif by_name[name].version != version:
                 has = by_name[name].version
@@ -243,9 +230,9 @@ def _commit_findings(tool: DeclaredTool, position: int, by_name: Mapping[str, De
     for at, name in enumerate(tool.commits or ()):
         committing = by_name.get(name)
         if committing is None:
-            message, hint = "is not in this manifest: nothing commits it", nearest(name, by_name)
+            message, hint = "is not a tool of this manifest", nearest(name, by_name)
         elif committing.pattern is not None:
-            message, hint = f"has pattern {committing.pattern}, and does not commit", "a commit tool has no pattern"
+            message, hint = f"has pattern {committing.pattern}, so it does not commit", "name a tool without a pattern"
         else:
             continue
         unknown = committing is None and not looks_like(name, by_name.keys() - {tool.name})
@@ -255,20 +242,20 @@ def _commit_findings(tool: DeclaredTool, position: int, by_name: Mapping[str, De
 def argument_findings(
     name: str, arguments: Mapping[str, SchemaNode], path: Path, *, key: bool = False
 ) -> Iterator[Finding]:
-    """Yield that the schema has no argument of a name, where that is so."""
+    """Yield a finding at `path` if the schema has no argument called `name`."""
     if name not in arguments:
-        hint = nearest(name, arguments) or (f"its arguments: {', '.join(arguments)}" if arguments else "it has none")
+        hint = nearest(name, arguments) or (f"known: {', '.join(arguments)}" if arguments else "there are no arguments")
         yield Finding(path, f"{shown_name(name)} is not an argument of the schema", hint, key=key)
 
 
-_NAMED: Final = "; `name` takes the place of the end of the `id`"
+_NAMED: Final = "; `name` overrides the end of the `id`"
 
 
 def _repeated(base: Path, subject: str, names: Iterable[tuple[int, str]], *field: str) -> Iterator[Finding]:
-    """Yield which names, each with its position, are there before; `field` has the name."""
+    """Yield a finding for each repeated name. Names come with their index in the list at `base`."""
     first: dict[str, int] = {}
     for at, name in names:
         if name in first:
-            message = f"{subject} {shown_name(name)} is stated twice, first as number {first[name] + 1}"
+            message = f"{subject} {shown_name(name)} is declared twice, first as number {first[name] + 1}"
             yield Finding((*base, at, *field), message, f"rename or remove one{_NAMED if subject == 'tool' else ''}")
         first.setdefault(name, at)

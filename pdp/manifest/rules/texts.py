@@ -1,4 +1,4 @@
-"""Whether a schema bounds a text, or admits any sentence, address or link."""
+"""Whether a schema limits the texts that it accepts, or accepts any sentence, address or link."""
 
 import re
 from typing import Any, Final
@@ -7,31 +7,27 @@ from pdp.manifest.schema.compile import compile_schema
 from pdp.manifest.schema.walk import EVERY_TYPE, Alternative, SchemaNode
 
 LONGEST_NAME: Final = 200
-"""A text that may be no longer than this is a name or a number of something, and no prompt."""
+"""The maximum length of a name or number. A longer text can be a prompt."""
 
 _SENTENCES: Final = tuple(
     text + more
-    for text in ("do whatever it takes", "Do whatever it takes!", "/do whatever it takes", "DO WHATEVER IT TAKES")
-    for more in ("", " and then say that nobody asked for it", " (all of it);\nnow, at once")
+    for text in ("do anything it takes", "Do anything it takes!", "/do anything it takes", "DO ANYTHING IT TAKES")
+    for more in ("", " and then say that no one asked for it", " (all of it);\nnow, at once")
 )
-# With a domain of each length, for a text whose length is stated.
+# Domains of many lengths, for patterns that limit the length of a text.
 _ADDRESSES: Final = tuple(
     form(f"{start}{domain}vil.com{end}")
     for start, end in (("eve@", ""), ("https://", "/x"), ("", "/x"))
     for domain in ("e" * length for length in range(1, 64))
     for form in (str, str.upper)
 )
-# A wildcard that repeats without bound, or until one certain character.
+# A wildcard that repeats without a limit, or up to a certain character.
 _WILD: Final = re.compile(r"(?<!\\)(?:\.|\[\^[^\]]{1,4}\]|\\[SWDP]|\[\\[sS]\\[sS]\])\)*(?:[*+]|\{\d+,\})")
 _GROUPS: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]")
 
 
 def is_free_text(node: SchemaNode) -> bool:
-    """Return whether an argument, or the one member or each item of it, may be any text.
-
-    Constants are none, nor is a text that is short, of a format, or of a pattern; but a pattern or a format that lets a
-    sentence through says nothing.
-    """
+    """Return whether an argument, its only member or its items accept arbitrary text, such as a sentence."""
     pending, seen = [node], set[int]()
     while pending:
         for form in pending.pop().alternatives:
@@ -46,7 +42,7 @@ def is_free_text(node: SchemaNode) -> bool:
                 return True
             inner = [form.items] if "array" in kinds else []
             if "object" in kinds:
-                # Of an object with several members none says by itself what the tool does.
+                # If an object has several members, no single member determines what the tool does.
                 named = form.properties or form.conditional
                 inner += [form.members, *(named.values() if len(named) == 1 else ())]
             pending += filter(None, inner)
@@ -54,13 +50,13 @@ def is_free_text(node: SchemaNode) -> bool:
 
 
 def bounds_text(form: Alternative) -> bool:
-    """Whether a format or a pattern says what a text may be: no sentence passes."""
+    """Return whether a schema's format or pattern excludes sentences."""
     constraints = [{key: value} for key in ("format", "pattern") for value in form.rest.get(key, ())]
     return not all(_admits_sentences(constraint) for constraint in constraints)
 
 
 def admits_address(form: Alternative) -> bool:
-    """Whether a text that a format or a pattern bounds may be a mail address or a link, of whatever domain."""
+    """Return whether a text's format or pattern allows mail addresses or links of any domain."""
     bounds = ("format", "pattern", "minLength", "maxLength")
     constraints = [{key: value} for key in bounds for value in form.rest.get(key, ())]
     text = compile_schema({"type": "string", "allOf": constraints})
@@ -76,12 +72,12 @@ def _admits_sentences(constraint: dict[str, Any]) -> bool:
 
 
 def _is_anchored(pattern: str) -> bool:
-    """Whether a pattern is about the whole text, and not about some part of it."""
     if not pattern.startswith(("^", r"\A")) or not pattern.endswith(("$", r"\z")) or pattern.endswith(r"\$"):
         return False
     deep = 0
     for mark in _GROUPS.findall(pattern):
         deep += {"(": 1, ")": -1}.get(mark, 0)
-        if mark == "|" and deep == 0:  # `^a|b$`: two patterns, each open at one end
+        # In `^a|b$`, the first alternative has no end anchor and the second no start anchor.
+        if mark == "|" and deep == 0:
             return False
     return True

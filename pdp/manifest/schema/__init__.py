@@ -1,10 +1,10 @@
 """JSON Schemas of arguments and results.
 
-walk: what a schema admits, the one reading that the others ask
-compile: schemas closed against unknown arguments, and validators; explain: why a value does not pass
-cost: how much work a check is, counted before it is done
-references: `$ref` into the file and into types.json, copied into each schema
-faults: what is wrong with a schema, all of it, with places
+walk: reads the values that a schema accepts, for all other modules
+compile: closes schemas against unknown arguments, and validates values; explain: why a value is invalid
+cost: estimates the cost of a validation before it runs
+references: copies the targets of `$ref` in the file and in types.json into each schema
+faults: finds all faults of a schema, with locations
 shapes: the request and response skeletons of the ten patterns (shapes.json)
-differences: what changed between two schemas, which version that asks for, and whether a tool takes what it declares
+differences: changes between two schemas, the version bump they need, and drift of a tool from its declaration
 """

@@ -1,8 +1,6 @@
-"""JSON Schemas of tools: closed against unknown arguments, and compiled to validators (draft 2020-12, no network).
+"""Compile the schemas of tools to validators (draft 2020-12, no network), and close them against unknown arguments.
 
-Decided here: formats are asserted, and an unknown one is an error, since it would never be checked; patterns run on a
-linear-time engine without look-around and back-references, so that no argument can make one run for ever; a number is
-a number, so that neither "47500" nor true is one.
+Unknown formats are errors. Patterns have no look-around or back-references, so that they run in linear time.
 """
 
 from collections.abc import Callable
@@ -17,20 +15,19 @@ from pdp.json import thawed
 from pdp.manifest.schema.cost import MAX_COST, SchemaCost
 from pdp.manifest.schema.references import referred, self_contained, subschemas, with_parts
 
-# Keywords by which other schemas of the same object may name its properties.
+# Keywords through which other schemas can name properties of the same object.
 _IN_PLACE: Final = ("$ref", "allOf", "anyOf", "dependentSchemas", "else", "if", "oneOf", "then")
-NOT_A_SCHEMA: Final = "write what draft 2020-12 of JSON Schema admits here"
-# Keywords whose schemas stay as they are: closing them would refuse what another branch names, or turn a negation.
+NOT_A_SCHEMA: Final = "check this part against JSON Schema draft 2020-12"
+# Schemas below these keywords are not closed, because closing them would reject properties of other branches or reverse
+# a negation.
 _APPLIED: Final = (*_IN_PLACE[1:], "contains", "not", "propertyNames")
 _STATED: Final = ("additionalProperties", "unevaluatedProperties")
 
 
 def closed_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema, closed: an object admits no property that it does not name, unless it states otherwise.
+    """Return a copy of the schema whose objects reject unnamed properties, unless the schema explicitly allows these.
 
-    That holds for the arguments and for nested objects that name properties. Inside of `allOf`, `anyOf`, `oneOf`, `if`,
-    `not` and the like nothing is closed, since a property may be named in another branch; there the object around them
-    is closed as a whole.
+    Schemas in `allOf`, `if`, `not` and similar keywords are not changed, because another branch may name the property.
     """
     closed: dict[str, Any] = _closed(schema, _applied_definitions(schema), root=True)
     return closed
@@ -51,21 +48,21 @@ def _closed(schema: Any, applied: frozenset[str], *, root: bool = False) -> Any:
 
 
 def _closing(schema: dict[str, Any], applied: frozenset[str], *, root: bool) -> dict[str, bool]:
-    """Return the keyword that closes an object, if it needs one."""
     beside = [key for key in _IN_PLACE if key in schema]
     named = root or "properties" in schema
     if not beside:
         return {"additionalProperties": False} if named else {}
-    # A reference by itself is closed where it leads, unless that had to stay open; the rest around its branches.
+    # A schema that is only a reference is closed at its target, unless the target must stay open. Other objects are
+    # closed around their branches.
     if beside == ["$ref"] and not named and schema["$ref"] not in applied:
         return {}
-    # Where no branch names a property there is nothing to hold others against: it stays as free as it is stated.
+    # If no branch names a property, the object stays as open as the schema declares it.
     named = named or any("properties" in part or "$ref" in part for _, part in subschemas(schema))
     return {"unevaluatedProperties": False} if named else {}
 
 
 def _applied_definitions(schema: dict[str, Any]) -> frozenset[str]:
-    """Return the references to what is, or may be, applied beside others to one object: it must stay open."""
+    """Return the definitions, by reference, that must stay open because other schemas apply to the same object."""
     beside: list[dict[str, Any]] = []
     for _, part in subschemas(schema):
         beside += [{key: part[key]} for key in _APPLIED if key in part]
@@ -75,61 +72,50 @@ def _applied_definitions(schema: dict[str, Any]) -> frozenset[str]:
 
 
 class SchemaValidator:
-    """A compiled schema. Immutable and safe to share between threads.
-
-    Attributes:
-        free_bytes: a value of at most so many bytes, as JSON, is never too much work.
-        is_valid: whether a value passes. It cannot be interrupted: for a larger value than `free_bytes`, ask `lines`.
-    """
+    """An immutable compiled schema. `is_valid` has no cost limit; for values above `free_bytes` bytes, call `lines`."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._schema = schema
         if not meta.is_valid(schema):
-            _validator(schema)  # which says why
-        # A schema that costs too much is refused before the library reads it, which takes as long.
+            _validator(schema)  # This raises an error with the reason.
+        # A schema that costs too much is rejected before the library compiles it, which would also take long.
         self._cost = SchemaCost(schema)
         self.free_bytes = self._cost.free_bytes
         self.is_valid: Callable[[Any], bool] = _validator(schema).is_valid
 
     def lines(self, value: Any, name: str) -> list[str]:
-        """Return where and why a value does not pass, sorted, as `NAME.PATH: message`; of a large value only one line.
-
-        What is too much work to check does not pass. The lines are the same for the same value, which the library
-        does not promise, and quote little of it.
-        """
+        """Return sorted faults as `NAME.PATH: message`; only one fault if the value is large or expensive to check."""
         return self.explained(value, name)[0]
 
     def explained(self, value: Any, name: str) -> tuple[list[str], list[dict[str, Any]]]:
-        """Return `lines`, and `{argument, rule, expected, found}` of each that has a place, for programs.
+        """Return `lines`, and the same faults as objects `{argument, rule, expected, found}` for programs.
 
-        `argument` is where it is, `rule` the keyword, `expected` what the keyword demands (null where that is long),
-        `found` the type of what is there: never a value.
+        `rule` is a JSON Schema keyword, `expected` its value (null if long), and `found` the type of the faulty value.
         """
         cost = self._cost.of(value)
         if cost > MAX_COST:
-            return [f"{name}: too much to check: the schema may take {cost} steps, at most {MAX_COST} are admitted"], []
+            return [
+                f"{name}: too expensive to validate: it may take {cost} steps, but at most {MAX_COST} are allowed"
+            ], []
         if self.is_valid(value):
             return [], []
-        from pdp.manifest.schema.explain import value_faults  # noqa: PLC0415 - only where a value does not pass
+        from pdp.manifest.schema.explain import value_faults  # noqa: PLC0415 - only needed for invalid values
 
         return value_faults(self._explaining, self._schema, value, name, cost)
 
     @cached_property
     def _explaining(self) -> Draft202012Validator:
-        from pdp.manifest.schema.explain import with_one_branch  # noqa: PLC0415 - as above
+        from pdp.manifest.schema.explain import with_one_branch  # noqa: PLC0415 - only needed for invalid values
 
         return _validator(with_one_branch(self._schema, self._cost.recursive))
 
 
 def compile_schema(schema: dict[str, Any]) -> SchemaValidator:
-    """Compile a schema of draft 2020-12; references may lead into the schema itself and into types.json.
-
-    UsageError: not a schema, or one that cannot be checked reliably; the message says what is wrong.
-    """
+    """Compile a draft 2020-12 schema. Raise `UsageError` if it is invalid, or if validations would be too expensive."""
     whole, faults = self_contained(schema, {})
     if faults:
         raise UsageError(f"JSON Schema: {faults[0].message}", hint=faults[0].hint)
-    return SchemaValidator(thawed(whole))  # the library takes no lists but plain ones
+    return SchemaValidator(thawed(whole))  # The validation library accepts only plain lists.
 
 
 def _validator(schema: dict[str, Any]) -> Draft202012Validator:

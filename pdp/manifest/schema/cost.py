@@ -1,11 +1,9 @@
-"""How much work it is, at most, to check a value against a schema: bounded before, since nobody can interrupt it.
+"""Estimate the maximum cost of validating a value, because a validation cannot be interrupted.
 
-The unit is one schema that looks at one value. A schema counts as the parts that look at the same value together, and
-as the most that look at something inside of it; so the count is never too low, and needs no value. A reference that
-leads to what it stands in counts once for each value, since the validator remembers how it ended there. Texts cost as
-many steps for each byte as a pattern may be at letters at once: that is what a linear engine needs at worst. It is one
-in a beginning such as `^[A-Z]{2}-[0-9]{1,12}`, where the byte says at which letter it is; what follows counts with all
-its letters, its counted repetitions written out.
+The cost unit is one subschema that checks one value. The costs of subschemas that check the same value are added. Of
+the subschemas that check a member or item, only the most expensive counts. A recursive reference counts once per
+value, because the validator caches its result. Each byte of a text costs the number of pattern positions that can match
+at the same time: one in a prefix such as `^[A-Z]{2}-[0-9]{1,12}`, after that all characters of the expanded pattern.
 """
 
 import math
@@ -20,21 +18,22 @@ from pdp.json import MAX_DEPTH
 from pdp.manifest.schema.references import SCHEMA_MAPS, resolve
 
 MAX_COST: Final = 250_000
-"""Most work for one value; some 25 ms."""
+"""The maximum cost of validating one value, which takes about 25 ms."""
 
 _MOST_VISITS: Final = 4096
 _DEEPEST: Final = 128
 _BYTES_A_UNIT: Final = 8
 _OF_UNIQUE: Final = 4
 _OF_FRACTION: Final = 30
-_HINT: Final = "use fewer branches and repeated references, or a schema for each of several tools"
+_HINT: Final = "use fewer branches and references, or split the tool into several tools"
 _OF_FORMAT: Final = 4
 _OF_PATTERN: Final = 4
 _OF_FORMATS: Final = {"idn-hostname": 12, "regex": 20}
-_ENDLESS: Final = "JSON Schema: refers to itself without end, or nests too deep"
+_ENDLESS: Final = "JSON Schema: the schema recurses without end, or is nested too deep"
 _IN_PLACE: Final = ("allOf", "anyOf", "dependentSchemas", "else", "if", "not", "oneOf", "then")
 _UNEVALUATED: Final = ("unevaluatedItems", "unevaluatedProperties")
-# Of what the first keywords name one looks at a value; of what the others state, each.
+# In the first group, at most one keyword applies to a given member or item, so only the largest cost counts. In the
+# second group, all costs are added.
 _MEMBERS: Final = (("additionalProperties", "properties"), ("patternProperties", "propertyNames", _UNEVALUATED[1]))
 _ITEMS: Final = (("prefixItems",), ("contains", "items", _UNEVALUATED[0]))
 _NOT_PLAIN: Final = frozenset(("$ref", *_IN_PLACE, *_MEMBERS[1], "uniqueItems"))
@@ -45,61 +44,59 @@ _LETTER: Final = r"(?:\\[pP]\{[^}]*\}|\\.|\[\^?\]?(?:\\.|[^\]\[\\])*\]|[^\\()|*+
 _BEGINNING: Final = re.compile(rf"\^(?:{_LETTER}(?:\{{\d+\}})?+(?![*+?{{]))*+(?:{_LETTER}(?:[*+?]|\{{\d+,\d*\}}))?")
 
 
-class _Work(NamedTuple):
-    """What looks at one place, at most: so many schemas, and patterns of so many letters."""
+class _ValueWork(NamedTuple):
+    """The maximum cost of validating one value: the number of schemas that check it, and the characters in patterns."""
 
     visits: int = 0
     letters: int = 0
 
 
 class SchemaCost:
-    """What a schema that has no fault costs; safe to share.
+    """The cost of a valid schema. Raises `UsageError` if it nests too deep, recurses endlessly or is too expensive.
 
-    Attributes:
-        recursive: what each reference leads to that stands in it, by the identity of the schema that refers.
-        free_bytes: a value of at most so many bytes never costs more than a fourth of what is admitted.
-
-    UsageError: it may look at one value too often, nests too deep, or refers to itself without end.
+    `recursive` maps the id of each schema with a recursive `$ref` to the target. Validating a value of at most
+    `free_bytes` bytes costs at most a fourth of `MAX_COST`.
     """
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._schema = schema
         self._depths: dict[int, float] = {}
         self._open: set[int] = set()
-        self._known: dict[tuple[int, bool], _Work] = {}
+        self._known: dict[tuple[int, bool], _ValueWork] = {}
         self.recursive: dict[int, Any] = {}
         try:
             self._work(schema)
         except RecursionError:
             raise UsageError(_ENDLESS, hint=_HINT) from None
-        # Each part of what is repeated looks at one value once, whichever value around it led there.
+        # Each recursive part checks a value only once, regardless of the path on which the part was reached.
         self._repeated = _sum(*(self._work(target, total=True) for target in self.recursive.values()))
         visits, letters = _sum(self._work(schema), self._repeated)
         if visits > _MOST_VISITS:
-            raise UsageError(f"JSON Schema: looks at one value more than {_MOST_VISITS} times", hint=_HINT)
+            raise UsageError(f"JSON Schema: checks one value more than {_MOST_VISITS} times", hint=_HINT)
         self.free_bytes = MAX_COST * _BYTES_A_UNIT // 4 // (visits * _BYTES_A_UNIT // 2 + letters + 1)
 
     def of(self, value: Any) -> int:
-        """Return how many units the check of a value takes at most."""
+        """Return the maximum cost of validating a value, in units."""
         return self._cost(value, self._schema)
 
     def _cost(self, value: Any, schema: Any) -> int:
         visits, letters = _sum(self._work(schema), self._repeated)
         body = orjson.dumps(value)
         cost = letters * len(body) // _BYTES_A_UNIT
-        # Texts may have separators as well: values are counted only where that matters.
+        # Separators are counted first. Because texts may also contain separators, the values are counted exactly if the
+        # result depends on it.
         most = visits * (1 + body.count(b",") + body.count(b"[") + body.count(b"{"))
         cost += most if cost + most <= MAX_COST else visits * _values(value)
         if cost <= MAX_COST or not isinstance(value, dict) or not schema or not schema.keys().isdisjoint(_NOT_PLAIN):
             return cost
-        # Each member has one schema: what one of them costs does not count for all.
+        # Each member has its own schema, so an expensive member does not make the others expensive.
         named, others = schema.get("properties", {}), schema.get("additionalProperties")
         return _weight(schema) + sum(self._cost(part, named.get(name, others)) for name, part in value.items())
 
-    def _work(self, schema: Any, *, total: bool = False) -> _Work:
-        """Return what looks at one value at most, or all that looks at any; what is recursive left aside."""
+    def _work(self, schema: Any, *, total: bool = False) -> _ValueWork:
+        """Return the maximum cost for one value (with `total`, plus all values inside it), without recursive parts."""
         if not isinstance(schema, dict) or not schema:
-            return _Work()
+            return _ValueWork()
         key = (id(schema), total)
         if key not in self._known:
             if len(self._open) > _DEEPEST or self._depth(schema) > _DEEPEST:
@@ -116,11 +113,11 @@ class SchemaCost:
                 )
                 for one_of, all_of in (_MEMBERS, _ITEMS)
             ]
-            # What no branch has looked at is known only when each is asked once more.
+            # `unevaluated...` keywords evaluate each branch a second time, so the cost doubles.
             times = 1 if schema.keys().isdisjoint(_UNEVALUATED) else 2
-            own = _Work(_weight(schema), _letters(schema))
-            # Items are compared with each other; where that is repeated, all of them once more at each depth.
-            unique = _Work(_OF_UNIQUE * (MAX_DEPTH if total else 1) if schema.get("uniqueItems") else 0)
+            own = _ValueWork(_weight(schema), _letters(schema))
+            # `uniqueItems` compares items with each other; in a recursive schema, this happens once per nesting level.
+            unique = _ValueWork(_OF_UNIQUE * (MAX_DEPTH if total else 1) if schema.get("uniqueItems") else 0)
             self._known[key] = _sum(widest(own, *inside), unique, *beside * times)
             self._open.discard(id(schema))
         return self._known[key]
@@ -131,12 +128,10 @@ class SchemaCost:
         return self.recursive.get(id(schema)) is part and part is not None
 
     def _beside(self, schema: Mapping[str, Any]) -> list[Any]:
-        """Return what else looks at the same value."""
         target = resolve(self._schema, schema["$ref"]) if isinstance(schema.get("$ref"), str) else None
         return [*_parts(schema, _IN_PLACE), target]
 
     def _depth(self, schema: Any) -> float:
-        """Return how many schemas lead from one to another that looks at the same value; infinite for a circle."""
         if not isinstance(schema, dict):
             return 0
         if id(schema) not in self._depths:
@@ -150,12 +145,12 @@ def _values(value: Any) -> int:
     return 1 + sum(map(_values, inner))
 
 
-def _sum(*works: _Work) -> _Work:
-    return _Work(sum(work.visits for work in works), sum(work.letters for work in works))
+def _sum(*works: _ValueWork) -> _ValueWork:
+    return _ValueWork(sum(work.visits for work in works), sum(work.letters for work in works))
 
 
-def _most(*works: _Work) -> _Work:
-    return _Work(max((work.visits for work in works), default=0), max((work.letters for work in works), default=0))
+def _most(*works: _ValueWork) -> _ValueWork:
+    return _ValueWork(max((work.visits for work in works), default=0), max((work.letters for work in works), default=0))
 
 
 def _parts(schema: Mapping[str, Any], keys: Iterable[str]) -> Iterator[Any]:
@@ -167,7 +162,7 @@ def _parts(schema: Mapping[str, Any], keys: Iterable[str]) -> Iterator[Any]:
 
 
 def _weight(schema: Mapping[str, Any]) -> int:
-    """Return how long a schema looks at one value, its parts left aside: mostly at names and constants."""
+    """Return the cost of a schema's own keywords for one value, mainly of property names and constants."""
     names = [list(schema.get(key, ())) for key in ("dependentSchemas", "properties", "required")]
     weight = (
         min(1, len(schema.keys() - {"$ref", *_IN_PLACE}))
@@ -175,11 +170,11 @@ def _weight(schema: Mapping[str, Any]) -> int:
     )
     constants = [*schema.get("enum", ()), schema.get("const")]
     if not all(isinstance(value, str | int | None) for value in constants):
-        # Of plain constants the validator has a table; it compares the others, and fractions digit by digit.
+        # The validator looks up plain constants in a table, and compares all other constants one by one.
         text = orjson.dumps(constants)
         weight += text.count(b",") * (_OF_FRACTION if b"." in text else 1)
     step = schema.get("multipleOf", 1)
-    # Fractions are divided exactly, by as many digits as they have.
+    # The validator divides fractions exactly, digit by digit, so their cost depends on the number of digits.
     return weight if step % 1 == 0 else weight + _OF_FRACTION + abs(round(math.log10(step)))
 
 
@@ -190,13 +185,13 @@ def _letters(schema: Mapping[str, Any]) -> int:
 
 
 def _at_once(pattern: str) -> int:
-    """Return at how many letters a regular expression may be at once, or more."""
+    """Return an upper bound for the number of positions of a regular expression that can match at the same time."""
     beginning = None if "|" in pattern else _BEGINNING.match(pattern)
     return 1 + _positions(pattern[beginning.end() :]) if beginning else _OF_PATTERN + _positions(pattern)
 
 
 def _positions(pattern: str) -> int:
-    """Return how many letters and classes a regular expression has, its counted repetitions written out."""
+    """Return the number of characters and character classes in a regular expression, with repetitions expanded."""
     sizes, last = [0], 0
     for match in _TOKEN.finditer(pattern):
         letter = match[0]

@@ -1,8 +1,8 @@
-"""What changed between two schemas of a tool, and what that means for whoever relies on the old one.
+"""The changes between two schemas of a tool, and the version bump that they need.
 
-Of a request, whatever the new schema no longer takes breaks callers; of a response, whatever it newly gives breaks
-readers (tool pattern library, 9.1: "breaking signature changes are major bumps"). Text for people is a patch. Where it
-cannot be told which way a change goes, it breaks.
+A request schema breaks callers if it accepts fewer values, and a response schema breaks readers if it allows more (tool
+pattern library, 9.1: "breaking signature changes are major bumps"). Changed descriptions need a patch bump, and changes
+whose effect is unknown a major bump.
 """
 
 import logging
@@ -20,7 +20,7 @@ from pdp.manifest.schema.walk import Alternative, SchemaNode, argument_schemas, 
 
 
 class Bump(IntEnum):
-    """What a change asks of the version, least first (Semantic Versioning 2.0.0)."""
+    """The version bump that a change needs, from the smallest to the largest (Semantic Versioning 2.0.0)."""
 
     NONE = 0
     PATCH = 1
@@ -29,17 +29,13 @@ class Bump(IntEnum):
 
     @property
     def word(self) -> str:
-        """It as messages say it."""
+        """The bump's name in messages, in lower case."""
         return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """One change of a signature.
-
-    `part` is `request` or `response`, or `description` for what the model is told beside its schema; `path` is the
-    member, dotted, `[]` for items, and empty for the whole.
-    """
+    """A change at the dotted `path` of a tool's `request` or `response` schema, or of its `description`."""
 
     part: str
     path: str
@@ -48,41 +44,43 @@ class SchemaChange:
 
 
 _log = logging.getLogger("pdp.pep")
-_NOT_DECLARED: Final = "the tool's default, which is decided on. Add it to the manifest as `default`"
+_NOT_DECLARED: Final = "which the manifest does not state. Add it there as `default`"
 
 DEFAULT: Final = "`default`"
-"""What a change of a default begins with."""
+"""The first word of messages about changed default values."""
 
 _LOWER: Final = ("exclusiveMinimum", "minItems", "minLength", "minProperties", "minimum")
 _UPPER: Final = ("exclusiveMaximum", "maxItems", "maxLength", "maxProperties", "maximum")
-# What adds to the schema when it comes can only narrow it. Of any other keyword it cannot be told.
+# Adding one of these keywords can only restrict a schema. For all other keywords the direction of the change is
+# unknown.
 _NARROWING: Final = frozenset((*_LOWER, *_UPPER, "format", "multipleOf", "pattern", "uniqueItems"))
 _OPENNESS: Final = ("additionalProperties", "unevaluatedProperties")
 
 
 def schema_changes(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None, part: str) -> tuple[SchemaChange, ...]:
-    """Return what changed between two schemas, which stand on their own; None: not stated."""
+    """Return the changes between two self-contained schemas. None means that the tool has no schema."""
     if old == new:
         return ()
     if old is None or new is None:
-        # Who had no schema could rely on nothing; who loses it can rely on nothing any more.
+        # Adding a schema breaks no caller, because callers could not rely on anything before. Removing it takes away
+        # what they rely on.
         change = ("is stated", Bump.MINOR) if old is None else ("is no longer stated", Bump.MAJOR)
         return (SchemaChange(part, "", f"the {part}'s schema {change[0]}", change[1]),)
-    changes = dict.fromkeys(_Comparison(dict(old), dict(new), part).changes())
-    # Something differs, and nothing that is checked: descriptions, examples, the order of members.
+    changes = dict.fromkeys(_SchemaComparison(dict(old), dict(new), part).changes())
+    # Only descriptions, examples or the order of members changed.
     return tuple(changes) or (SchemaChange(part, "", "text or spelling", Bump.PATCH),)
 
 
-class _Comparison:
+class _SchemaComparison:
     def __init__(self, old: dict[str, Any], new: dict[str, Any], part: str) -> None:
         self._old, self._new, self._part = old, new, part
         self._compared: set[tuple[int, int]] = set()
-        # Narrowing a request breaks its callers, widening a response its readers.
+        # A more restrictive request schema breaks callers, and a less restrictive response schema breaks readers.
         self._narrower = Bump.MAJOR if part == "request" else Bump.MINOR
         self._wider = Bump.MINOR if part == "request" else Bump.MAJOR
 
     def changes(self) -> Iterator[SchemaChange]:
-        """Yield what changed, the outermost first; of what several references lead to, at one of its paths."""
+        """Yield the changes, outermost first. A definition is compared once, at the first path that refers to it."""
         pending = deque([("", walk(self._old), walk(self._new))])
         while pending:
             path, old, new = pending.popleft()
@@ -142,11 +140,11 @@ class _Comparison:
             inner = f"{path}.{name}" if path else name
             required = name in new.required
             if name not in new.properties:
-                # An object that takes any member takes this one as well; a tool's own arguments have names.
+                # An open object still accepts a removed member, but the removal of an argument always counts.
                 if not path or self._part != "request" or self._others(new, path) is not True:
                     yield self._change(inner, "was removed", Bump.MAJOR)
             elif name not in old.properties:
-                # An answer's further member harms nobody; a further argument only who has to give it.
+                # A new member of a result breaks no reader. A new argument breaks callers only if it is required.
                 breaks = required and self._part == "request"
                 words = f"is new{', and required' if required else ''}"
                 yield self._change(inner, words, Bump.MAJOR if breaks else Bump.MINOR)
@@ -155,12 +153,11 @@ class _Comparison:
                 yield self._change(inner, words, self._narrower if required else self._wider)
         before, after = self._others(old, path), self._others(new, path)
         if before != after or not all(self._same(key, old, new) for key in _OPENNESS):
-            words = f"further members: {_admitted(before)} became {_admitted(after)}"
+            words = f"additional members: {_admitted(before)} became {_admitted(after)}"
             narrower, wider = before is True or after is False, before is False or after is True
             yield self._change(path, words, self._bump(narrower=narrower, wider=wider))
 
     def _default_changes(self, old: Alternative, new: Alternative, path: str) -> Iterator[SchemaChange]:
-        """Yield what now stands for members that may be left out. Null is as none: there is nothing in it."""
         for name, node in old.properties.items():
             after = default_of(new.properties[name]) if name in new.properties and name not in old.required else None
             if after is not None and after != (before := default_of(node)):
@@ -168,7 +165,7 @@ class _Comparison:
                 yield self._change(f"{path}.{name}" if path else name, words, Bump.PATCH)
 
     def _others(self, alternative: Alternative, path: str) -> Any:
-        """Return what members that an object does not name may be, as `schema/compile.py` closes them."""
+        """Return the schema of additional members in the closed schema: True allows any, False allows none."""
         stated = [value for key in _OPENNESS for value in alternative.rest.get(key, ())]
         if stated:
             return stated[0] if len(stated) == 1 else tuple(stated)
@@ -187,7 +184,6 @@ class _Comparison:
             yield self._change(path, f"`{key}` {_shown(before)} became {_shown(after)}", bump)
 
     def _same(self, key: str, old: Alternative, new: Alternative) -> bool:
-        """Whether a keyword has the same values, and refers to the same by them."""
         values = old.rest.get(key, ())
         if values != new.rest.get(key, ()):
             return False
@@ -198,7 +194,7 @@ class _Comparison:
 def _paired(
     old: tuple[Alternative, ...], new: tuple[Alternative, ...]
 ) -> tuple[list[tuple[Alternative, Alternative]], list[Alternative], list[Alternative]]:
-    """Return which alternatives belong together, by their discriminator or type; what is removed, and what is added."""
+    """Return pairs of alternatives with equal discriminator or type, then old and new alternatives without a pair."""
     unpaired: dict[Any, deque[Alternative]] = {}
     for alternative in new:
         unpaired.setdefault(_label(alternative), deque()).append(alternative)
@@ -212,7 +208,6 @@ def _paired(
 
 
 def _label(alternative: Alternative) -> tuple[Any, ...]:
-    """Return its types, and the constants of members that tell it apart from the others."""
     constants: list[str] = []
     for name in sorted(alternative.required & alternative.properties.keys()):
         forms = alternative.properties[name].alternatives
@@ -227,14 +222,12 @@ def _single(values: tuple[Any, ...] | None) -> Any:
 
 
 def _admits(old: frozenset[str] | None, new: frozenset[str] | None) -> bool:
-    """Return whether every type of `new` was one of `old`."""
     if old is None:
         return True
     return new is not None and new <= (old | {"integer"} if "number" in old else old)
 
 
 def _without(alternative: Alternative, other: Alternative) -> list[Any]:
-    """Return the values of an alternative that the other does not admit."""
     if alternative.values is None:
         return [...]
     admitted = of_types(alternative.values, other.types) if other.values is None else other.values
@@ -246,7 +239,7 @@ def _listed(values: list[Any]) -> str:
 
 
 def default_of(node: SchemaNode) -> Any:
-    """Return the default that a schema states; None: it states none."""
+    """Return the default that a schema states, or None."""
     return next((part["default"] for part in node.parts if isinstance(part, dict) and "default" in part), None)
 
 
@@ -263,11 +256,10 @@ def _named(types: frozenset[str] | None) -> str:
 
 
 def drift(declared: Mapping[str, Any], real: Mapping[str, Any], taken: Container[str] = ()) -> list[str]:
-    """Return, a line each, where the real schema of a tool's arguments is not what is declared of them.
+    """Return a message for each relevant difference of a tool's real argument schema from its declared schema.
 
-    A tool may take more values than it is declared to: none of them reaches it. It may not take fewer, nor other
-    arguments or defaults: what it has by itself for one that is not declared, or is left out, nobody decides upon.
-    The defaults of the arguments in `taken` are decided with each call.
+    The tool may accept additional values, because calls with these values are rejected. But its defaults must be equal
+    (except those of `taken` arguments), because the policy does not see defaults that only the tool knows.
     """
     changes = schema_changes(declared, real, "request")
     return [
@@ -280,15 +272,12 @@ def drift(declared: Mapping[str, Any], real: Mapping[str, Any], taken: Container
 
 
 def tool_defaults(name: str, declared: Mapping[str, Any], real: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults of a tool's optional arguments that the declared schema admits; log those it does not state.
-
-    A default of null says nothing, and is left out.
-    """
+    """Return a tool's non-null defaults that the declared schema accepts. Log defaults that it does not state."""
     known, required = argument_schemas(declared), declared.get("required", ())
-    found = {key: default_of(node) for key, node in argument_schemas(real).items() if key in known}
-    found = {key: value for key, value in found.items() if value is not None and key not in required}
+    defaults = {key: default_of(node) for key, node in argument_schemas(real).items() if key in known}
+    defaults = {key: value for key, value in defaults.items() if value is not None and key not in required}
     taken: dict[str, Any] = {}
-    for key, value in found.items():
+    for key, value in defaults.items():
         stated = default_of(known[key])
         with suppress(JsonValueError):
             check_json(value)
@@ -296,5 +285,5 @@ def tool_defaults(name: str, declared: Mapping[str, Any], real: Mapping[str, Any
             if stated in (None, value) and admitted.is_valid(value):
                 taken[key] = value
                 if stated is None:
-                    _log.warning("%s: %s is %r where a call leaves it out: %s", name, key, value, _NOT_DECLARED)
+                    _log.warning("%s: argument %s defaults to %r, %s", name, key, value, _NOT_DECLARED)
     return taken

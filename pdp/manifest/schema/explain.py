@@ -1,4 +1,4 @@
-"""Where and why a value does not pass a schema, in words and for programs; loaded when the first value fails."""
+"""Explain why a value does not match a schema, as text and for programs. Imported when the first value is invalid."""
 
 import re
 from collections.abc import Container, Iterable
@@ -12,8 +12,8 @@ from pdp.manifest.schema.references import with_parts
 
 _INTO_BRANCH: Final = re.compile(r"/(anyOf|oneOf)/(\d+)")
 _LONGEST_MESSAGE: Final = 300
-# Every fault is listed where their messages have at most so many characters, and these beside what they quote: at most
-# the value and the schema.
+# If the messages of all faults are longer than this, not all are listed. A message may quote the value and the schema
+# in addition to its fixed text.
 _MOST_MESSAGES: Final = 16_000_000
 _OF_MESSAGE: Final = 8_000
 _CLOSED: Final = ("additionalProperties", "unevaluatedProperties")
@@ -25,20 +25,18 @@ _TYPES: Final = {
 def value_faults(
     validator: Draft202012Validator, schema: Any, value: Any, name: str, cost: int
 ) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return why a value does not pass, as of `SchemaValidator.explained`.
-
-    `validator` is of `with_one_branch(schema)`; `cost` is what the check of the value takes.
-    """
+    """Return the faults of an invalid value as text and as objects. `validator` is compiled from `with_one_branch`."""
     errors: list[ValidationError] = []
     if cost * (_OF_MESSAGE + len(orjson.dumps(value)) + len(str(schema))) <= _MOST_MESSAGES:
         errors = list(validator.iter_errors(value))
-    elif cost <= MAX_COST // 2:  # to say where takes as long as to look whether it passes
+    # Finding the first fault takes as long as validating the value again, so the cost may be at most half of the limit.
+    elif cost <= MAX_COST // 2:
         errors = _first_error(validator, value)
     lines = sorted(
         f"{name}{_shortened(_path_text(error.instance_path))}: {_shortened(error.message)}" for error in errors
     )
     details = sorted(map(_detail, errors), key=orjson.dumps)
-    return lines or [f"{name}: is refused by the schema, and too large to say where"], details
+    return lines or [f"{name}: does not match the schema, and is too large to locate the fault"], details
 
 
 def _detail(error: ValidationError) -> dict[str, Any]:
@@ -50,11 +48,11 @@ def _detail(error: ValidationError) -> dict[str, Any]:
     elif rule in _CLOSED:
         name = min(expected)
         path, expected, instance = [*path, name], False, instance[name]
-    elif rule == "unevaluatedItems":  # the library has the items there
+    elif rule == "unevaluatedItems":  # For this keyword, the library puts the unexpected items there.
         expected = False
     try:
         expected = expected if len(orjson.dumps(expected)) <= _LONGEST_MESSAGE else None
-    except TypeError:  # errors of the branches, none of which fits
+    except TypeError:  # `expected` is not JSON, because the library puts the errors of all branches there.
         expected = None
     at = _shortened(_path_text(path).removeprefix("."))
     return {"argument": at, "rule": rule, "expected": expected, "found": _TYPES.get(type(instance), "other")}
@@ -73,7 +71,7 @@ def _first_error(validator: Draft202012Validator, value: Any) -> list[Validation
 
 
 def _shortened(message: str) -> str:
-    """Return a message with its end, which says what is wrong: its beginning quotes the value."""
+    """Shorten a message in the middle, because its start quotes the value and its end describes the fault."""
     message = message.replace(
         "under any of the schemas listed in the 'oneOf'", "under exactly one schema of the 'oneOf'"
     )
@@ -83,10 +81,9 @@ def _shortened(message: str) -> str:
 
 
 def with_one_branch(schema: Any, recursive: Container[int]) -> Any:
-    """Return a schema that admits the same, and says of its branches and what is recursive only that none fits.
+    """Return an equivalent schema that does not report the errors inside of branches and recursive subschemas.
 
-    The library lists every error of every branch, and those of their branches, before it reports the first one; and it
-    follows a recursive reference as often as it meets it. Of a condition it asks only whether it holds.
+    Otherwise the validator lists all errors of all branches first, and follows recursive references repeatedly.
     """
     if not isinstance(schema, dict):
         return schema

@@ -1,4 +1,4 @@
-"""Find what is wrong with a tool's JSON Schema, all of it at once, with places."""
+"""Find all faults of a tool's JSON Schema at once, with their locations."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -22,9 +22,9 @@ FORMATS: Final = frozenset((
     "iri-reference", "json-pointer", "regex", "relative-json-pointer", "time", "uri", "uri-reference",
     "uri-template", "uuid",
 ))  # fmt: skip
-"""The formats that are asserted (JSON Schema 2020-12, validation, 7.3)."""
+"""The values of `format` that are checked (JSON Schema 2020-12, validation, 7.3). All others are faults."""
 
-# They change what a reference means, and none is needed in a schema that stands on its own.
+# These keywords change the target of references. A self-contained schema does not need them, so they are rejected.
 REFUSED_KEYWORDS: Final = (
     "$anchor", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveAnchor", "$recursiveRef", "$vocabulary",
 )  # fmt: skip
@@ -34,16 +34,13 @@ KEYWORDS: Final = frozenset((
     "exclusiveMaximum", "exclusiveMinimum", "format", "maxContains", "maxItems", "maxLength", "maxProperties",
     "maximum", "minContains", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "pattern",
     "readOnly", "required", "title", "type", "uniqueItems", "writeOnly",
-    # Of OpenAPI, as tool servers write them: they only describe, and none of them admits anything.
+    # OpenAPI keywords that tool servers often write. They are descriptive and do not change the validation.
     "discriminator", "example", "externalDocs", "nullable", "xml",
 ))  # fmt: skip
 
 
 def member_place(schema: dict[str, Any], field: str, name: str) -> Path:
-    """Return the place of a member in the schema that the entry's `field` states; of one in a branch, the whole.
-
-    `name` is dotted, with `[]` for items; the outermost member counts.
-    """
+    """Return the path of a dotted name's top-level property, or of the schema if only a branch has the property."""
     top = re.split(r"\.|\[\]", name)[0]
     return (field, "properties", top) if top in schema.get("properties", {}) else (field,)
 
@@ -56,10 +53,7 @@ def read_schema(
     root_object: bool = False,
     ontology: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any], list[Finding]]:
-    """Return the schema at `path` with what it refers to of the file or the `ontology`, and every fault of it.
-
-    `definitions` are those of the file. `root_object`: it has to be of type object, as a tool's arguments are.
-    """
+    """Return the schema at a `path` of the file, with copies of the definitions it refers to; and the schema faults."""
     findings = list(_meta_findings(schema, path))
     mistyped = any(finding.path == (*path, "type") for finding in findings)
     for place, part in subschemas(schema):
@@ -88,7 +82,7 @@ def _meta_findings(schema: Any, path: Path) -> Iterator[Finding]:
     validator = _meta_validator()
     if validator.is_valid(schema):
         return
-    # Several parts of the meta-schema find the same fault; the first of each place is enough.
+    # Several parts of the meta-schema report the same fault, so only the first fault at each location is kept.
     findings: dict[Path, Finding] = {}
     for error in validator.iter_errors(schema):
         place = tuple(error.instance_path)
@@ -117,26 +111,26 @@ def _keyword_findings(schema: dict[str, Any], path: Path) -> Iterator[Finding]:
             hint = nearest(value, FORMATS) or f"known: {', '.join(sorted(FORMATS))}"
             yield Finding(at, f"format `{value:.40}` is not known and would never be checked", hint)
         elif key not in KEYWORDS and not key.startswith("x-"):
-            hint = nearest(key, KEYWORDS) or "remove it, or write what is your own as `x-…`"
+            hint = nearest(key, KEYWORDS) or "remove it, or rename a custom keyword to `x-…`"
             yield Finding(at, f"`{key:.40}` is not a keyword of JSON Schema and checks nothing", hint, key=True)
 
 
 def _unnamed_findings(schema: dict[str, Any], path: Path) -> Iterator[Finding]:
-    """Find what an object has to have and, closed as it is, cannot have: nothing would ever pass."""
+    """Yield required members that a closed object does not name. No value could match such a schema."""
     for place, part in subschemas(schema):
         if part.get("additionalProperties") is not False or "patternProperties" in part:
             continue
         named = part.get("properties", {})
         for at, name in enumerate(part.get("required", ())):
             if name not in named:
-                hint = nearest(name, named) or "name it under `properties`"
-                yield Finding((*path, *place, "required", at), f"`{name:.40}` is required and not named", hint)
+                hint = nearest(name, named) or "add it to `properties`"
+                yield Finding((*path, *place, "required", at), f"`{name:.40}` is required but undefined", hint)
 
 
 def _pattern_findings(value: Any, path: Path) -> Iterator[Finding]:
     for pattern in value if isinstance(value, dict) else [value]:
         if not isinstance(pattern, str):
-            continue  # the meta-schema says so
+            continue  # The check against the meta-schema reports this fault.
         try:
             compile_schema({"pattern": pattern})
         except UsageError:
@@ -144,7 +138,7 @@ def _pattern_findings(value: Any, path: Path) -> Iterator[Finding]:
             yield Finding(
                 (*path, pattern) if inside else path,
                 f"`{pattern:.60}` is not a regular expression that can be checked in linear time",
-                r"check its brackets; instead of look-around and back-references, write out what is admitted, as in "
+                r"check its brackets; instead of look-around and back-references, write out the allowed text, as in "
                 r"`^[+-]?\d+(\.\d+)?$`; instead of a huge repetition, state `maxLength`",
                 key=inside,
             )

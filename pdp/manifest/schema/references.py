@@ -1,7 +1,4 @@
-"""Make a JSON Schema stand on its own: what it refers to in its file or in types.json is copied into its `$defs`.
-
-So nothing is ever fetched, and what the model is shown and what arguments are validated with are the same text.
-"""
+"""Make a JSON Schema self-contained: copy the definitions that it refers to into its `$defs`. Nothing is fetched."""
 
 import json
 from collections import deque
@@ -21,10 +18,10 @@ SCHEMA_KEYS: Final = frozenset((
     "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "propertyNames", "then",
     "unevaluatedItems", "unevaluatedProperties",
 ))  # fmt: skip
-"""Where in a schema further schemas stand (JSON Schema 2020-12, core, 10 and 11)."""
+"""The keywords whose value is a schema (JSON Schema 2020-12, core, 10 and 11)."""
 
 LEADS_OUT: Final = "leads_out"
-"""The rule of a finding of a reference to another file, which an ontology may have."""
+"""The rule name of findings about a `$ref` to another file, which is no fault if the ontology has that type."""
 
 SHARED_PREFIX: Final = "types_"
 _POINTER: Final = "#/$defs/"
@@ -35,14 +32,14 @@ _PREFIXES: Final = {"": "file_", _TYPES_FILE: SHARED_PREFIX, _ONTOLOGY: "ontolog
 
 @cache
 def shared_types() -> dict[str, Any]:
-    """Return the schemas of types.json by name. Do not change them."""
+    """Return the schemas of types.json by name. The result is cached, so do not change it."""
     content = json.loads(files("pdp.manifest.schema").joinpath(_TYPES_FILE).read_text("utf-8"))
     types: dict[str, Any] = content["$defs"]
     return types
 
 
 def direct(schema: Mapping[Any, Any]) -> Iterator[tuple[Path, Any]]:
-    """Yield each schema that stands right in a schema, with its place there."""
+    """Yield each direct subschema of a schema with its path, but no deeper subschemas."""
     for key, value in schema.items():
         if key in SCHEMA_KEYS:
             yield (key,), value
@@ -53,7 +50,7 @@ def direct(schema: Mapping[Any, Any]) -> Iterator[tuple[Path, Any]]:
 
 
 def subschemas(schema: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield every schema in `schema`, itself included, with its place; not the values of `const` or `default`."""
+    """Yield a schema and all its subschemas with their paths. `const` and `default` contain values, not schemas."""
     pending: list[tuple[Path, Any]] = [((), schema)]
     while pending:
         at, part = pending.pop()
@@ -63,12 +60,12 @@ def subschemas(schema: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def property_names(schema: Any) -> frozenset[str]:
-    """Return the names of properties that a schema states, at any depth."""
+    """Return the names of all properties in a schema, at any depth."""
     return frozenset(name for _, part in subschemas(schema) for name in part.get("properties", ()))
 
 
 def with_parts(schema: Mapping[Any, Any], change: Callable[[Any, Path], Any]) -> dict[str, Any]:
-    """Return a copy in which each schema that stands right in `schema`, at `place`, is `change(part, place)`."""
+    """Return a copy of a schema. `change(subschema, path)` replaces each direct subschema."""
     copy: dict[Any, Any] = dict(schema)
     for (key, *step), part in direct(schema):
         if not step:
@@ -81,7 +78,7 @@ def with_parts(schema: Mapping[Any, Any], change: Callable[[Any, Path], Any]) ->
 
 
 def referred(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `schema` refers to in `root`, by reference, and what that refers to."""
+    """Return the definitions in `root` to which `schema` refers, directly or through other definitions, by `$ref`."""
     targets: dict[str, Any] = {}
     pending = [schema]
     while pending:
@@ -94,7 +91,7 @@ def referred(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve(schema: Mapping[str, Any], pointer: str) -> Any:
-    """Return what a reference such as `#/$defs/Money` means inside of a schema; None when it leads nowhere."""
+    """Return the target of a `$ref` such as `#/$defs/Money` in a schema, or None if the target does not exist."""
     target: Any = schema
     for step in pointer_steps(pointer.removeprefix("#")):
         if isinstance(target, dict) and step in target:
@@ -109,11 +106,10 @@ def resolve(schema: Mapping[str, Any], pointer: str) -> Any:
 def self_contained(
     schema: dict[str, Any], definitions: Mapping[str, Any], ontology: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], list[Finding]]:
-    """Return the schema with every definition that it refers to in its own `$defs`, and which references are faulty.
+    """Return the schema with copies of the definitions that it refers to in its `$defs`, and its faulty references.
 
-    A reference is `#/…` within the schema, `#/$defs/NAME` of the file, whose `definitions` these are (copied as
-    `file_NAME`), `NAME` of a type of the `ontology` (copied as `ontology_NAME`), or `types.json#/$defs/NAME`, for short
-    `NAME` (copied as `types_NAME`).
+    A definition `#/$defs/NAME` of the file is copied as `file_NAME`, an `ontology` type `NAME` as `ontology_NAME`, and
+    `types.json#/$defs/NAME` (or in short `NAME`) as `types_NAME`.
     """
     if not any("$ref" in part for _, part in subschemas(schema)):
         return schema, []
@@ -122,8 +118,6 @@ def self_contained(
 
 
 class _Copies:
-    """The copy of one schema, and of the definitions that it refers to outside of itself."""
-
     def __init__(self, schema: dict[str, Any], definitions: Mapping[str, Any], ontology: Mapping[str, Any]) -> None:
         self.faults: list[Finding] = []
         self._definitions: dict[str, Any] = {}
@@ -139,7 +133,7 @@ class _Copies:
         return {**copy, "$defs": {**copy.get("$defs", {}), **self._definitions}} if self._definitions else self._schema
 
     def _copied(self, schema: Any, place: Path, source: str | None) -> Any:
-        """Return a copy whose references lead into its own `$defs`. `source`: its file; None: the schema itself."""
+        """Return a copy that refers to the result's `$defs`. `source` is the file of the schema, None for the root."""
         if not isinstance(schema, dict):
             return schema
         copy = with_parts(schema, lambda part, at: self._copied(part, (*place, *at), source))
@@ -160,7 +154,7 @@ class _Copies:
                 inside = _TYPES_FILE
             else:
                 hint = "refer to `#/$defs/NAME` of this file, to types.json#/$defs/NAME, or to a type of the `ontology`"
-                message = f"$ref leads out of the file: {reference:.80}"
+                message = f"$ref to another file: {reference:.80}"
                 self.faults.append(Finding(place, message, nearest(reference, ontology) or hint, rule=LEADS_OUT))
                 return reference
         name, known = reference.rpartition(_POINTER)[2], self._sources[inside]
@@ -168,13 +162,14 @@ class _Copies:
             hint = (
                 f"known: {', '.join(sorted(known))}" if known else "define it under `$defs` of the schema or the file"
             )
-            self.faults.append(Finding(place, f"$ref leads nowhere: {reference:.80}", hint))
+            self.faults.append(Finding(place, f"$ref target does not exist: {reference:.80}", hint))
             return reference
         copy_name = f"{_PREFIXES[inside]}{name}"
         own = self._schema.get("$defs")
         while isinstance(own, dict) and copy_name in own:
             copy_name += "_"
         if copy_name not in self._definitions:
-            self._definitions[copy_name] = True  # until its turn comes
+            # The name is reserved before the definition is copied, so that a recursive definition ends.
+            self._definitions[copy_name] = True
             self._pending.append((copy_name, known[name], place, inside))
         return f"{_POINTER}{copy_name}"

@@ -1,8 +1,6 @@
-"""The shapes of the ten patterns: a tool that names a pattern extends its request and response skeletons.
+"""The shapes of the ten tool patterns: the request and response skeletons in shapes.json, which tools must extend.
 
-Source: tool pattern library, 9.3; the skeletons stand in shapes.json. Checked when a manifest is loaded, with places,
-and once more on what really comes and goes (pdp/patterns), since a schema can say things that no comparison sees
-through.
+Source: tool pattern library, 9.3. pdp/patterns checks each call again, as comparing schemas cannot find all deviations.
 """
 
 import json
@@ -29,7 +27,7 @@ _ADDRESSEES: Final = frozenset(("principal", "queue"))
 
 @cache
 def shape(pattern: Pattern) -> dict[str, Any]:
-    """Return `{request, response}`, two schemas whose references name shared types. Do not change them."""
+    """Return a pattern's skeletons `{request, response}`, which refer to shared types. Do not change the result."""
     content = json.loads(files("pdp.manifest.schema").joinpath("shapes.json").read_text("utf-8"))
     skeletons: dict[str, Any] = content["shapes"][pattern.value]
     return skeletons
@@ -37,7 +35,7 @@ def shape(pattern: Pattern) -> dict[str, Any]:
 
 @cache
 def shape_validator(pattern: Pattern, part: str) -> SchemaValidator:
-    """Return the compiled skeleton; `part` is `request` or `response`. It admits members that it does not name."""
+    """Return a pattern's compiled skeleton of `request` or `response`. The skeleton accepts additional members."""
     return compile_schema(shape(pattern)[part])
 
 
@@ -47,14 +45,14 @@ def _skeleton(pattern: Pattern, part: str) -> SchemaNode:
 
 
 def shape_findings(tool: DeclaredTool) -> Iterator[Finding]:
-    """Yield where the schemas of a tool, which have no fault, do not extend the skeletons of its pattern."""
+    """Yield the differences of a tool's schemas from the skeletons of its pattern. The schemas must be valid."""
     if tool.pattern is None:
         return
     if tool.result_schema is None:
         yield Finding(
             ("pattern",),
-            f"pattern {tool.pattern} without `result_schema`",
-            f"state the schema of the answer; its shape: {_members(_skeleton(tool.pattern, 'response'))}",
+            f"pattern {tool.pattern} needs a `result_schema`",
+            f"write a schema for the result with these members: {_members(_skeleton(tool.pattern, 'response'))}",
         )
     for part, field, whole, member in _FIELDS:
         own = tool.schema_ if part == "request" else tool.result_schema
@@ -79,17 +77,17 @@ def _members(skeleton: SchemaNode) -> str:
 def _narrowing(
     own: SchemaNode, skeleton: SchemaNode, name: str, seen: set[tuple[SchemaNode, SchemaNode]]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (dotted name, message) of what `own` admits and the skeleton does not."""
+    """Yield the dotted name and a message for each part of a tool's schema that accepts more than the skeleton."""
     (wanted,) = skeleton.alternatives
     if (own, skeleton) in seen:
         return
     seen.add((own, skeleton))
     if wanted != Alternative() and not own.alternatives:
-        yield name, "admits nothing"
+        yield name, "accepts no value"
     for form in own.alternatives:
         mistyped = tuple(_type_narrowing(form, wanted, name))
         yield from mistyped
-        if not mistyped:  # otherwise, what it is made of cannot fit either
+        if not mistyped:  # If the type is wrong, the content is not compared.
             yield from _inner_narrowing(form, wanted, name, seen)
 
 
@@ -131,34 +129,33 @@ def _type_narrowing(form: Alternative, wanted: Alternative, name: str) -> Iterat
 
 
 def _own_findings(tool: DeclaredTool) -> Iterator[Finding]:
-    """Yield what a pattern asks for that no skeleton says."""
     arguments, result = argument_schemas(tool.schema_), tool.result_schema or {}
     members = argument_schemas(result)
     if tool.pattern is Pattern.APPROVAL_REQUEST and not arguments.keys() & _ADDRESSEES:
         yield Finding(
             ("schema",),
-            "pattern approval-request: neither argument `queue` nor `principal` is there",
-            "a task is addressed to a queue or to a named principal",
+            "pattern approval-request: has neither argument `queue` nor `principal`",
+            "add one of them: a task is assigned to a queue or a principal",
         )
-    # Without bands to hold a result against, whatever the tool says would be a band.
+    # Without a list of bands, any text in the result would be a valid band.
     if tool.pattern is Pattern.CLASSIFICATION and any(not form.values for form in _forms(members, "band")):
         yield Finding(
             member_place(result, "result_schema", "band"),
             "pattern classification: the bands are not exhaustive",
-            "list every band: `band: {enum: [...]}`; what is in none of them is classify.out_of_distribution",
+            "list every band: `band: {enum: [...]}`; other values are classify.out_of_distribution",
         )
     if tool.pattern is Pattern.COMPOSITION and any(form.values != ("draft",) for form in _forms(members, "state")):
         yield Finding(
             member_place(result, "result_schema", "state"),
             "pattern composition: the result is always a draft",
-            "write `state: {const: draft}`, or leave it out",
+            "write `state: {const: draft}`, or remove it",
         )
     if tool.pattern is Pattern.ACTION_STAGING and tool.commits is not None and "action" in arguments:
         kinds = _forms(arguments["action"].named(), "kind")
         if any(value not in tool.commits for form in kinds for value in form.values or (None,)):
             yield Finding(
                 member_place(tool.schema_, "schema", "action"),
-                "pattern action-staging: `action.kind` admits what `commits` does not name",
+                "pattern action-staging: `action.kind` allows tools that `commits` does not name",
                 f"write `kind: {{enum: [{', '.join(tool.commits)}]}}`",
             )
 

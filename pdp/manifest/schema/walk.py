@@ -1,13 +1,9 @@
-"""What a JSON Schema admits: the one reading of schemas that loading, lint, the patterns' shapes and the diff share.
+"""Read the values that a JSON Schema accepts. Loading, lint, pattern shapes and the diff read all schemas this way.
 
-The dialect: `type`, `enum`, `const`, `properties`, `required`, `additionalProperties`, `items`, bounds, `pattern`,
-`format`, local `$ref`, `allOf`, and the alternatives of `anyOf` and `oneOf`. Every other keyword can only narrow what
-passes. The walker leaves it unread, so that it takes a schema to admit more than it does and never less; such a keyword
-stands in `Alternative.rest`, where the diff compares it as it is written. `prefixItems`, `patternProperties`,
-`unevaluatedItems` and `unevaluatedProperties` are read as what some item or some member may be.
-
-A schema is read once, however many references lead to it. What refers to itself without end, nests too deep or has too
-many alternatives is left unread as well.
+Unsupported keywords can only narrow a schema, so the result may accept more values than the schema, but never fewer.
+The diff compares the unsupported keywords, which are in `Alternative.rest`, as text. Schemas that recurse endlessly,
+nest too deep or have too many alternatives are not read. `prefixItems`, `patternProperties`, `unevaluatedItems` and
+`unevaluatedProperties` are read as schemas of some items or members.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ _MOST_ALTERNATIVES: Final = 64
 _MOST_NODES: Final = 20_000
 _DEEPEST: Final = 64
 BRANCHES: Final = frozenset(("$ref", "allOf", "anyOf", "oneOf"))
-"""The keywords whose branches, where the walker has left them unread, stand in `Alternative.rest`."""
+"""The keywords that combine schemas. Branches that were not read are in `Alternative.rest`."""
 
 EVERY_TYPE: Final = frozenset(("array", "boolean", "null", "number", "object", "string"))
 _READ: Final = BRANCHES | {"const", "enum", "properties", "required", "type"}
@@ -35,15 +31,10 @@ _ANNOTATIONS: Final = frozenset((
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One of the forms that a value may have.
+    """Values that a schema accepts. `types` or `values` of None allow any; the type `number` includes `integer`.
 
-    Attributes:
-        types: None: any, or what `values` says. `number` includes `integer`.
-        values: the constants; None: any.
-        conditional: the members that a part of `if` or `dependentSchemas` names, and what they may be by such a part.
-        items: what some item may be, whatever its position; None: not stated.
-        members: what some member that has no name here may be; None: not stated.
-        rest: every other keyword that constrains, with each of the values that are stated for it.
+    `conditional` has the members named in `if`, `then`, `else` or `dependentSchemas`. `items` is the schema of some
+    items, `members` of members that are not named. `rest` has all other keywords with their values.
     """
 
     types: frozenset[str] | None = None
@@ -57,7 +48,7 @@ class Alternative:
 
     @property
     def kinds(self) -> frozenset[str] | None:
-        """The types that it may have, also where only its constants show them; None: any."""
+        """The accepted JSON types, including those of constants; None means any type."""
         if self.types is not None or self.values is None:
             return self.types
         return frozenset(_kind(value) for value in self.values)
@@ -68,7 +59,7 @@ _NULL: Final = Alternative(types=frozenset(("null",)))
 
 
 class SchemaNode:
-    """One schema, read when it is asked: `parts` are the schemas as they are written, and a value keeps to all."""
+    """A schema that is read on first use. A value must match all schemas in `parts`."""
 
     def __init__(self, parts: tuple[Any, ...], walker: _Walker) -> None:
         self.parts = parts
@@ -76,17 +67,17 @@ class SchemaNode:
 
     @cached_property
     def alternatives(self) -> tuple[Alternative, ...]:
-        """What a value may be; none: nothing is admitted."""
+        """The alternatives that the schema accepts. If there are none, no value matches the schema."""
         return self._walker.all_of(self.parts)
 
     @property
     def work(self) -> int:
-        """How much work it was so far to read the whole that it is part of."""
+        """The number of reading steps so far, for the whole schema to which this node belongs."""
         return self._walker.work
 
     @property
     def kinds(self) -> frozenset[str] | None:
-        """The types that a value may have; None: any."""
+        """The accepted JSON types; None means any type."""
         kinds: frozenset[str] = frozenset()
         for alternative in self.alternatives:
             if alternative.kinds is None:
@@ -95,7 +86,7 @@ class SchemaNode:
         return kinds
 
     def named(self) -> dict[str, SchemaNode]:
-        """Return the members that some alternative names, in the order of the text."""
+        """Return the schemas of all members that any alternative names, in the order of the schema."""
         schemas: dict[str, dict[SchemaNode, None]] = {}
         for alternative in self.alternatives:
             for name, node in alternative.properties.items():
@@ -104,24 +95,23 @@ class SchemaNode:
 
 
 def walk(schema: Any) -> SchemaNode:
-    """Return a schema to be walked; it stands on its own and has no fault, or else is read as far as possible."""
+    """Return a node to read a schema with. An invalid or not self-contained schema is read as far as possible."""
     return _Walker(schema).node(schema)
 
 
 def argument_schemas(schema: Any) -> dict[str, SchemaNode]:
-    """Return the schema of each argument that a tool's schema names, in whichever alternative."""
+    """Return the schemas of a tool's arguments by name, including arguments that only some alternatives name."""
     return walk(schema).named()
 
 
 class _Walker:
-    """Reads the schemas of one root, each of them once."""
-
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._nodes: dict[frozenset[int], SchemaNode] = {}  # each keeps its parts, and so their ids, alive
+        # Nodes are found by the ids of their parts. Each node keeps its parts, so that no id is reused.
+        self._nodes: dict[frozenset[int], SchemaNode] = {}
         self._known: dict[int, tuple[Alternative, ...]] = {}
         self._open: set[int] = set()
-        self.work = 0  # schemas read, and forms joined
+        self.work = 0  # Counts the schemas that were read and the alternatives that were joined.
 
     def node(self, *parts: Any) -> SchemaNode:
         distinct = {id(part): part for part in parts}
@@ -170,7 +160,6 @@ class _Walker:
         return forms
 
     def _own(self, schema: dict[str, Any]) -> Alternative:
-        """Return what the schema says by itself, without its references and branches."""
         kinds = schema.get("type")
         stated = [kinds] if isinstance(kinds, str) else _list(schema, "type")
         types = None if kinds is None else frozenset(kind for kind in stated if isinstance(kind, str))
@@ -197,7 +186,7 @@ class _Walker:
     def _joined(
         self, first: tuple[Alternative, ...], second: tuple[Alternative, ...] | None, keyword: str, stated: Any
     ) -> tuple[Alternative, ...]:
-        """Return what keeps to one of the first and one of the second, which `keyword: stated` admits."""
+        """Return all combinations of two lists of alternatives; if they are too many, `keyword: stated` is unread."""
         if second == (_ANYTHING,):
             return first
         if second is not None and first == (_ANYTHING,):
@@ -209,7 +198,7 @@ class _Walker:
         return tuple(both for form, other in pairs if (both := self._both(form, other)) is not None)
 
     def _both(self, form: Alternative, other: Alternative) -> Alternative | None:
-        """Return what keeps to both; None where nothing does."""
+        """Return an alternative for the values that match both alternatives, or None if no value matches both."""
         self.work += 1
         types = _common(form.types, other.types)
         values = form.values if other.values is None else other.values
@@ -234,7 +223,7 @@ class _Walker:
         )
 
     def _both_nodes(self, form: Alternative, other: Alternative, part: str, keyword: str) -> SchemaNode | None:
-        """Return what keeps to both; without the keyword it is only about some items, or some members."""
+        """Return the schema of the items or members in values that match both alternatives."""
         stated: list[tuple[bool, SchemaNode]] = []
         for side in (form, other):
             node = getattr(side, part)
@@ -246,7 +235,7 @@ class _Walker:
         return self.any_of([node for _, node in stated]) if stated else None
 
     def _with_conditional(self, form: Alternative, part: Alternative) -> Alternative:
-        """Return the form with what a part names that only some values have to keep to."""
+        """Add to `form` the members of a conditional subschema, which applies to only some of the values."""
         some = replace(part, rest={})
         named = self._either_named(part.conditional, part.properties)
         return replace(
@@ -264,7 +253,7 @@ class _Walker:
 
 
 def _united(alternatives: Iterable[Alternative]) -> tuple[Alternative, ...] | None:
-    """Return the alternatives, each once, constants in one and `null` in that of the only other; None: too many."""
+    """Return the distinct alternatives; None if too many. Constants are merged; `null` joins a single alternative."""
     distinct: list[Alternative] = []
     constants: dict[str, Any] = {}
     for form in alternatives:
@@ -302,7 +291,7 @@ def _common(form: frozenset[str] | None, other: frozenset[str] | None) -> frozen
 
 
 def of_types(values: tuple[Any, ...], types: frozenset[str] | None) -> tuple[Any, ...]:
-    """Return the values that are of one of the types; None: all of them."""
+    """Return the values that have one of the JSON types. If `types` is None, return all values."""
     if types is None:
         return values
     wider = types | {"integer"} if "number" in types else types

@@ -1,1 +1,1 @@
-"""."""
+"""Tests of expressions in manifest fields."""

@@ -1,4 +1,4 @@
-"""Expressions in manifest fields: what they give, what they read, and that none can run for long."""
+"""Tests of expressions in manifest fields: values, errors and limits."""
 
 import subprocess
 import sys
@@ -17,17 +17,17 @@ from pdp.manifest.expressions.path import MISSING, SESSION_FIELDS, ExpressionErr
 from pdp.manifest.load import load_manifest
 
 SESSION_OFFERS = (
-    "(offered: agent, claims, config, facts, idempotency_key, plan, purpose, request_id, run_id, state, time)"
+    "(available: agent, claims, config, facts, idempotency_key, plan, purpose, request_id, run_id, state, time)"
 )
-CALLS = "(offered: contains, double, duration, endsWith, int, size, startsWith, string, timestamp, and macros)"
+CALLS = "(available: contains, double, duration, endsWith, int, size, startsWith, string, timestamp, and macros)"
 NO_PATH = (
-    "macro `map` has to follow a plain path to a list, such as arguments.items (the length of the list is checked "
-    "before the macro runs)"
+    "macro `map` has to follow a plain path to a list, such as arguments.items (write the path to the "
+    "list before the macro)"
 )
-PLAIN_QUOTES = "(write it in plain quotes: what such a string hides is not seen)"
-WRITE_OUT = "(write the path out: arguments.a.b, and each side of a choice by itself)"
+PLAIN_QUOTES = "(write it in plain quotes)"
+WRITE_OUT = "(write the full path, such as arguments.a.b, for each side of a condition)"
 TOO_LONG = (
-    "`arguments.long` has 101 items, and an expression with a macro reads at most 100 (bound the list with `maxItems` "
+    "`arguments.long` has 101 items, and an expression with a macro reads at most 100 (limit the list with `maxItems` "
     "in the schema)"
 )
 NO_TIME = "timestamp('2026-07-01T00:00:00Z'): result is not JSON: value: datetime is not a type of JSON"
@@ -106,7 +106,7 @@ def evaluate(text: Any, arguments: Any = ARGUMENTS, session: Any = SESSION) -> A
         ("$arguments.amount // a remark", 47500),
     ],
 )  # fmt: skip
-def test_values(text: Any, value: Any) -> None:
+def test_expression_returns_the_expected_value(text: Any, value: Any) -> None:
     result = evaluate(text)
 
     assert (result, type(result)) == (value, type(value))
@@ -119,16 +119,16 @@ def test_values(text: Any, value: Any) -> None:
             (text, "not CEL: ")
             for text in ("$arguments.amount +", "$(1", "$", "$arguments.é", "$" + "(" * 400 + "1" + ")" * 400)
         ),
-        ("$a ? b : 1", "expression reads `a`, which is not offered (offered here: arguments, session)"),
-        ("$subject.id", "expression reads `subject`, which is not offered (offered here: arguments, session)"),
-        ("$session.facs.x", "expression reads `session.facs`, which is not offered (did you mean `facts`?)"),
-        ("$session.facs == 1", "expression reads `session.facs`, which is not offered (did you mean `facts`?)"),
-        ("$session['approval']", f"expression reads `session.approval`, which is not offered {SESSION_OFFERS}"),
+        ("$a ? b : 1", "expression reads `a`, which is not available (available here: arguments, session)"),
+        ("$subject.id", "expression reads `subject`, which is not available (available here: arguments, session)"),
+        ("$session.facs.x", "expression reads `session.facs`, which is not available (did you mean `facts`?)"),
+        ("$session.facs == 1", "expression reads `session.facs`, which is not available (did you mean `facts`?)"),
+        ("$session['approval']", f"expression reads `session.approval`, which is not available {SESSION_OFFERS}"),
         *(
             (text, f"expression reads the whole session {SESSION_OFFERS}")
             for text in ("$session", "$session == 1", "$session[arguments.name]")
         ),
-        ("$session['approval'] == 1", f"expression reads `session.approval`, which is not offered {SESSION_OFFERS}"),
+        ("$session['approval'] == 1", f"expression reads `session.approval`, which is not available {SESSION_OFFERS}"),
         *(
             (f"${text}", f"expression has a raw or triple-quoted string (at character {at}) {PLAIN_QUOTES}")
             for text, at in (
@@ -137,17 +137,17 @@ def test_values(text: Any, value: Any) -> None:
             )
         ),
         *(
-            (f"${text}", f"expression reads a member of something computed (at character {at}) {WRITE_OUT}")
+            (f"${text}", f"expression reads a member of a computed value (at character {at}) {WRITE_OUT}")
             for text, at in (
                 ("arguments.items.filter(i, i.n == 1)[0].tags", 38), ("(true ? arguments : arguments).name", 30),
                 ("[arguments][0].name", 14), ("{'a': arguments}['a']", 16), ("{'a': arguments}.a", 16),
             )
         ),
         ("$arguments.name.matches('a')",
-         "expression calls `matches`, which is not offered (check text against patterns in the JSON Schema)"),
-        ("$now()", f"expression calls `now`, which is not offered {CALLS}"),
-        ("$arguments.name.upper()", f"expression calls `upper`, which is not offered {CALLS}"),
-        ("$arguments.list.map(session, 1)", "macro `map` needs a new name for the element, such as `x`, first"),
+         "expression calls `matches`, which is not available (use `pattern` in the JSON Schema instead)"),
+        ("$now()", f"expression calls `now`, which is not available {CALLS}"),
+        ("$arguments.name.upper()", f"expression calls `upper`, which is not available {CALLS}"),
+        ("$arguments.list.map(session, 1)", "macro `map` needs a new element name as first argument, such as `x`"),
         *(
             (f"${path}.map(x, x)", NO_PATH)
             for path in ("[1, 2]", "arguments.o['a']", "arguments.list[arguments.n]", "string(arguments.list)")
@@ -162,11 +162,11 @@ def test_values(text: Any, value: Any) -> None:
             )
         ),
         ("$arguments" + ".a" * 17, "path has more than 16 steps"),
-        ("$'" + "x" * 1000 + "'", "expression is longer than 1000 characters (compute the value in the app)"),
+        ("$'" + "x" * 1000 + "'", "expression is longer than 1000 characters (compute the value in the application)"),
         ({"a": ["$("]}, "not CEL: "),
     ],
 )  # fmt: skip
-def test_what_is_not_admitted_is_refused_when_it_is_compiled(text: Any, message: str) -> None:
+def test_invalid_expression_does_not_compile(text: Any, message: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         compile_expression(text)
 
@@ -176,11 +176,14 @@ def test_what_is_not_admitted_is_refused_when_it_is_compiled(text: Any, message:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("$arguments.amount.x", "arguments.amount.x: x of something that is not an object"),
-        ("$arguments.nothing.x", "arguments.nothing.x: x of something that is not an object"),
-        ("$arguments.name[0]", "arguments.name[0]: [0] of something that is not a list"),
-        (["$arguments.missing"], "$arguments.missing: is missing, and a list has no gaps"),
-        ("$arguments.missing + 1", "$arguments.missing + 1: 'missing' is missing (guard it: has(…) ? … : …)"),
+        ("$arguments.amount.x", "arguments.amount.x: the value before `x` is not an object"),
+        ("$arguments.nothing.x", "arguments.nothing.x: the value before `x` is not an object"),
+        ("$arguments.name[0]", "arguments.name[0]: the value before `[0]` is not a list"),
+        (["$arguments.missing"], "$arguments.missing: is missing, and a list cannot omit items"),
+        (
+            "$arguments.missing + 1",
+            "$arguments.missing + 1: 'missing' is missing (test first whether the value exists: has(…) ? … : …)",
+        ),
         ("$arguments.amount / 0", "arguments.amount / 0: division by zero in CEL expression"),
         ("$1.0 / 0.0", "1.0 / 0.0: result is not JSON: value: inf is not a number of JSON"),
         ("$9007199254740991 + 1", "9007199254740991 + 1: result is not JSON: value: number beyond 2^53-1"),
@@ -188,13 +191,16 @@ def test_what_is_not_admitted_is_refused_when_it_is_compiled(text: Any, message:
         ("$b'abc'", "b'abc': result is not JSON: value: bytes is not a type of JSON"),
         ("$duration('1h')", "duration('1h'): result is not JSON: value: timedelta is not a type of JSON"),
         ("${1: 2}", "{1: 2}: result is not JSON: value: a key is not a string"),
-        ("$arguments.object.map(k, k)", "macro over `arguments.object`, which is an object (macros run over lists)"),
+        (
+            "$arguments.object.map(k, k)",
+            "the macro runs over `arguments.object`, which is an object (use macros only over lists)",
+        ),
         ("$arguments.long.map(x, 1)", TOO_LONG),
         ("$arguments.list.all(x, x in arguments.long)", TOO_LONG),
         ("$arguments.list.all(x, x == arguments.long[100])", TOO_LONG),
     ],
 )
-def test_a_failing_evaluation_is_an_error(text: Any, message: str) -> None:
+def test_failed_evaluation_raises_an_error(text: Any, message: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         evaluate(text)
 
@@ -215,19 +221,18 @@ def test_a_failing_evaluation_is_an_error(text: Any, message: str) -> None:
         ({"a": ["$session.purpose"], "b": "$session.time"}, False),
     ],
 )
-def test_whether_an_expression_reads_arguments_is_known(text: Any, reads: bool) -> None:
+def test_compiled_expression_records_whether_the_expression_reads_arguments(text: Any, reads: bool) -> None:
     assert compile_expression(text).reads_arguments == reads
 
 
-def test_the_session_offers_exactly_what_the_design_names() -> None:
+def test_expressions_can_read_exactly_the_documented_session_fields() -> None:
     assert all(evaluate(f"$session.{name}", {}, {name: 1}) == 1 for name in SESSION_FIELDS)
     assert " ".join(sorted(SESSION_FIELDS)) == (
         "agent claims config facts idempotency_key plan purpose request_id run_id state time"
     )
 
 
-def test_an_expression_gets_nothing_that_it_does_not_read_by_a_plain_path() -> None:
-    """A text that hides a path from the check hides it from the evaluation as well."""
+def test_expression_gets_the_values_at_all_paths_that_the_expression_reads() -> None:
     session = {"facts": {"a": 1, "b": [0] * 1000}, "claims": {"sub": "x"}}
 
     assert evaluate("$has(session.facts.a) && arguments.l.all(x, x > session.facts.a)", {"l": [2]}, session) is True
@@ -235,7 +240,7 @@ def test_an_expression_gets_nothing_that_it_does_not_read_by_a_plain_path() -> N
     assert evaluate("$session.facts['a'] == 1 && size(session.facts) == 2", {}, session) is True
 
 
-def test_plain_paths_need_no_library() -> None:
+def test_evaluating_plain_paths_does_not_import_the_cel_library() -> None:
     program = """
 import sys
 sys.modules["cel"] = None
@@ -247,7 +252,7 @@ assert compile_expression("$arguments.a[0]").evaluate({"arguments": {"a": [7]}, 
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_without_the_extra_an_expression_is_a_fault_of_its_field(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expression_is_a_fault_if_the_cel_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cel", None)
     text = b"""manifest_version: 2026.1.0
 tools:
@@ -267,7 +272,7 @@ tools:
     ]
 
 
-def test_a_macro_over_what_is_missing_costs_nothing_and_fails_as_missing() -> None:
+def test_cel_macro_over_a_missing_list_fails_with_a_missing_value_error() -> None:
     assert evaluate("$has(arguments.zz) && arguments.zz.exists(x, x == 1)") is False
     with pytest.raises(ExpressionError, match="'zz' is missing"):
         evaluate("$arguments.zz.exists(x, x == 1)")
@@ -285,13 +290,13 @@ _WORDS = st.sampled_from(
 @given(st.lists(_WORDS, max_size=25).map("".join))
 @example("arguments[")
 @settings(max_examples=60)
-def test_any_text_is_compiled_or_refused_and_evaluates_or_fails(text: str) -> None:
+def test_arbitrary_text_raises_no_error_except_expression_error(text: str) -> None:
     inputs = {"a": 1, "l": [1, "2", {"a": []}], "s": "t"}
     with suppress(ExpressionError):
         compile_expression("$" + text).evaluate({"arguments": inputs, "session": {"facts": inputs}})
 
 
-def test_many_threads_share_a_compiled_expression() -> None:
+def test_threads_can_share_a_compiled_expression() -> None:
     expression = compile_expression("$arguments.n * 2 + size(arguments.l)")
 
     def work(number: int) -> list[int]:
@@ -313,25 +318,27 @@ def test_many_threads_share_a_compiled_expression() -> None:
         ("size(plan.filter(s, s.tool == 'a')) <= 1", {}, False),
     ],
 )
-def test_checks_of_invariants(text: str, call: dict[str, Any], holds: bool) -> None:
+def test_evaluation_of_an_invariant_check_returns_the_expected_result(
+    text: str, call: dict[str, Any], holds: bool
+) -> None:
     session = {"state": {"seen": ["q"]}, "config": {"mode": "fast"}, "plan": [{"tool": "a"}, {"tool": "a"}]}
 
     assert compile_check(text).evaluate({"call": call, **session}) is holds
 
 
-def test_a_check_reads_what_invariants_are_offered() -> None:
+def test_invariant_check_may_read_only_the_variables_of_invariants() -> None:
     assert ["plan" in compile_check(text).variables for text in ("size(plan) > 1", "call.plan == 'plan'")] == [
         True,
         False,
     ]
-    with pytest.raises(ExpressionError, match="expression reads `arguments`, which is not offered"):
+    with pytest.raises(ExpressionError, match="expression reads `arguments`, which is not available"):
         compile_check("arguments.x")
 
 
 _LONG = {"a": [1] * 10_000, "m": {f"k{at}": at for at in range(5_000)}, "t": "a" * 200_000, "l": [1] * 100, "n": 1}
 
 
-def test_expressions_over_the_same_inputs_are_counted_together() -> None:
+def test_expressions_evaluated_on_the_same_variables_share_one_work_limit() -> None:
     inputs = Variables(arguments=_LONG, session={})
     long, short = compile_expression("$size(arguments.a)"), compile_expression("$arguments.n + 1")
 
@@ -341,8 +348,8 @@ def test_expressions_over_the_same_inputs_are_counted_together() -> None:
         long.evaluate(inputs)
 
 
-def test_an_expression_is_handed_what_it_reads_and_nothing_beside_it() -> None:
-    """The library would refuse the value beside: it is no JSON."""
+def test_cel_library_gets_only_the_values_that_an_expression_reads() -> None:
+    """The value that the expression does not read is not JSON, so the library would reject it."""
     beside = object()
     arguments = {"a": {"b": 1, "c": beside}, "l": [beside, {"b": 2, "c": beside}, beside], "c": beside}
 
@@ -351,11 +358,13 @@ def test_an_expression_is_handed_what_it_reads_and_nothing_beside_it() -> None:
     assert evaluate("$has(arguments.x) || has(arguments.a.x)", arguments) is False
 
 
-def test_the_result_of_an_expression_has_a_longest_size() -> None:
+def test_result_of_an_expression_has_a_maximum_size() -> None:
     with pytest.raises(ExpressionError) as caught:
         evaluate("$arguments.t + arguments.t", _LONG)
 
-    assert caught.value.message == "arguments.t + arguments.t: gives 400002 bytes, at most 262144 are admitted"
+    assert (
+        caught.value.message == "arguments.t + arguments.t: the result has 400002 bytes, but at most 262144 are allowed"
+    )
 
 
 @pytest.mark.parametrize(
@@ -369,7 +378,7 @@ def test_the_result_of_an_expression_has_a_longest_size() -> None:
         pytest.param("arguments.l.map(x, arguments.t + 'a')", id="a long result for each item"),
     ],
 )
-def test_what_an_expression_reads_and_joins_is_counted_before(text: str) -> None:
+def test_too_expensive_expression_fails_before_evaluation(text: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         evaluate(f"${text}", _LONG)
 
@@ -383,5 +392,5 @@ def test_what_an_expression_reads_and_joins_is_counted_before(text: str) -> None
         "arguments.l.all(x, x == arguments.n)", "arguments.l.map(x, x + arguments.n + 1)", "arguments.m.k7 + 1",
     ],
 )  # fmt: skip
-def test_a_large_value_may_be_read_a_few_times(text: str) -> None:
+def test_expression_may_read_a_large_value_a_few_times(text: str) -> None:
     evaluate(f"${text}", _LONG)

@@ -1,1 +1,1 @@
-"""Schemas and documents that are not of this project's own files."""
+"""Tests of schemas from other drafts of JSON Schema, which are translated to draft 2020-12."""

@@ -1,4 +1,4 @@
-"""What is not a tool (tool pattern library, 9.4)."""
+"""Tests of the rules for manifest entries that are not tools (tool pattern library, section 9.4)."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,6 @@ def declared(**fields: Any) -> DeclaredTool:
 
 
 def said(*staged: str, **fields: Any) -> list[tuple[str, str]]:
-    """The rule of each finding on an effective entry, and its path."""
     findings = forbidden_findings(effective_tool(declared(**fields), None), staged, sound=True, decided=True)
     return [(".".join(map(str, finding.path)), finding.message.rpartition("(")[2].rstrip(")")) for finding in findings]
 
@@ -34,16 +33,16 @@ def untyped(**fields: Any) -> list[str]:
     return [f"{'.'.join(map(str, finding.path))}: {finding.message}" for finding in untyped]
 
 
-def test_what_may_be_anything_is_refused() -> None:
+def test_argument_or_result_of_any_type_is_rejected() -> None:
     anything = {
         "type": "object",
         "properties": {"a": {}, "b": True, "c": {"type": "object", "properties": {"d": {"description": "any"}}}},
     }
     assert untyped(schema=anything, result_schema={}) == [
-        "schema.properties.a: argument `a` may be anything (not_a_tool.untyped)",
-        "schema.properties.b: argument `b` may be anything (not_a_tool.untyped)",
-        "schema.properties.c: argument `c.d` may be anything (not_a_tool.untyped)",
-        "result_schema: the result may be anything (not_a_tool.untyped)",
+        "schema.properties.a: argument `a` may have any type (not_a_tool.untyped)",
+        "schema.properties.b: argument `b` may have any type (not_a_tool.untyped)",
+        "schema.properties.c: argument `c.d` may have any type (not_a_tool.untyped)",
+        "result_schema: the result may have any type (not_a_tool.untyped)",
     ]
 
 
@@ -83,11 +82,11 @@ EVERY = ["array", "boolean", "null", "number", "object", "string"]
         pytest.param({"anyOf": [{"type": "null"}, {"type": "object", "properties": {"b": {}}}]}, "a.b", id="inner"),
     ],
 )
-def test_no_branch_of_an_argument_may_be_anything(argument: dict[str, Any], path: str) -> None:
+def test_argument_with_a_branch_of_any_type_is_rejected(argument: dict[str, Any], path: str) -> None:
     definitions = {"open": {"title": "anything"}, "loop": {"$ref": "#/$defs/loop"}}
     schema = {"type": "object", "properties": {"a": argument}, "$defs": definitions}
 
-    assert untyped(schema=schema) == [f"schema.properties.a: argument `{path}` may be anything (not_a_tool.untyped)"]
+    assert untyped(schema=schema) == [f"schema.properties.a: argument `{path}` may have any type (not_a_tool.untyped)"]
 
 
 @pytest.mark.parametrize(
@@ -102,9 +101,9 @@ def test_no_branch_of_an_argument_may_be_anything(argument: dict[str, Any], path
         ({"anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {"type": "string"}}}]}, "a"),
     ],
 )
-def test_no_argument_without_a_name_may_be_anything(schema: dict[str, Any], path: str) -> None:
+def test_unnamed_argument_of_any_type_is_rejected(schema: dict[str, Any], path: str) -> None:
     assert untyped(schema={"type": "object", **schema}) == [
-        f"schema: argument `{path}` may be anything (not_a_tool.untyped)"
+        f"schema: argument `{path}` may have any type (not_a_tool.untyped)"
     ]
 
 
@@ -132,22 +131,23 @@ TREE = {"type": "object", "properties": {"of": {"type": "array", "items": {"$ref
             "allOf": [{"if": {}, "then": {"additionalProperties": {"minLength": 1}}}],
         },
         {"type": "array", "prefixItems": [{"type": "string"}], "items": False},
-        # Open by not saying what they hold: the shapes of the patterns have such members.
+        # Lists and objects with any content are accepted, because the prescribed schemas of the tool patterns have such
+        # members.
         {"type": "array"},
         {"type": "object"},
     ],
 )
-def test_what_states_its_types_is_typed(argument: dict[str, Any]) -> None:
+def test_argument_with_declared_types_is_accepted(argument: dict[str, Any]) -> None:
     assert untyped(schema={"type": "object", "properties": {"a": argument}, "$defs": {"tree": TREE}}) == []
 
 
-def test_a_definition_that_leads_back_to_itself_by_many_ways_is_looked_at_once() -> None:
+def test_recursive_schema_definition_with_many_references_is_checked_once() -> None:
     def tree(leaf: dict[str, Any]) -> dict[str, Any]:
         node = {"type": "object", "properties": {**{key: {"$ref": "#/$defs/node"} for key in "abcdefgh"}, "leaf": leaf}}
         return {"type": "object", "properties": {"x": {"$ref": "#/$defs/node"}}, "$defs": {"node": node}}
 
     assert untyped(schema=tree({"type": "string"})) == []
-    assert untyped(schema=tree({})) == ["schema.properties.x: argument `x.leaf` may be anything (not_a_tool.untyped)"]
+    assert untyped(schema=tree({})) == ["schema.properties.x: argument `x.leaf` may have any type (not_a_tool.untyped)"]
 
 
 @pytest.mark.parametrize("effects", [{"effect_class": "stage"}, {"safety": {"side_effects": "write"}}, {}])
@@ -165,22 +165,24 @@ def test_a_definition_that_leads_back_to_itself_by_many_ways_is_looked_at_once()
         ({"type": "object", "properties": {"b": {"type": "array"}}}, "a.b"),
     ],
 )
-def test_a_tool_with_effects_says_what_it_holds(argument: dict[str, Any], path: str, effects: dict[str, Any]) -> None:
+def test_tool_with_effects_must_declare_the_types_of_items_and_members(
+    argument: dict[str, Any], path: str, effects: dict[str, Any]
+) -> None:
     schema = {"type": "object", "properties": {"a": argument, "b": {"type": "integer"}}}
     found = forbidden_findings(effective_tool(declared(schema=schema, **effects), None), (), sound=True, decided=True)
 
-    message = f"argument `{path}` of a tool with effects may hold anything (not_a_tool.untyped)"
+    message = f"argument `{path}` of a tool with effects may have any content (not_a_tool.untyped)"
     assert [(one.path, one.message) for one in found] == ([(("schema", "properties", "a"), message)] if effects else [])
 
 
-def test_a_tool_with_effects_names_arguments_where_they_can_be_read() -> None:
+def test_schema_with_too_many_branches_is_rejected_for_tools_with_effects() -> None:
     branches = [{"properties": {f"b{at}": {}}, "title": str(at)} for at in range(65)]
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "anyOf": branches}
     findings = forbidden_findings(
         effective_tool(declared(schema=schema, effect_class="stage"), None), (), sound=True, decided=True
     )
 
-    message = "a branch too deep to be read, or one of too many, may name any argument of a tool with effects"
+    message = "the schema has too many or too deep branches, so one may name any argument of a tool with effects"
     assert [(finding.path, finding.message) for finding in findings] == [
         (("schema",), f"{message} (not_a_tool.untyped)")
     ]
@@ -188,30 +190,30 @@ def test_a_tool_with_effects_names_arguments_where_they_can_be_read() -> None:
     assert said(schema={**schema, "anyOf": required}, effect_class="stage") == []
 
 
-def test_a_staged_payload_is_typed_by_the_tool_that_commits_it() -> None:
+def test_payload_argument_of_a_staging_tool_may_be_untyped() -> None:
     members = {"kind": {"type": "string"}, "payload": {"type": "object"}, "more": {"type": "object"}}
     schema = {"type": "object", "properties": {"action": {"type": "object", "properties": members}}}
     entry = effective_tool(declared(schema=schema, pattern="action-staging", effect_class="stage"), None)
 
     assert [one.message for one in forbidden_findings(entry, (), sound=True, decided=True)] == [
-        "argument `action.more` of a tool with effects may hold anything (not_a_tool.untyped)"
+        "argument `action.more` of a tool with effects may have any content (not_a_tool.untyped)"
     ]
 
 
-def test_a_result_is_looked_through_and_stays_open() -> None:
+def test_result_member_of_any_type_is_rejected_but_open_results_are_accepted() -> None:
     result = {"type": "object", "properties": {"a": {"type": "array"}, "b": {"anyOf": [{"type": "null"}, {}]}}}
     assert untyped(result_schema={**result, "additionalProperties": True}) == [
-        "result_schema.properties.b: result `b` may be anything (not_a_tool.untyped)"
+        "result_schema.properties.b: result `b` may have any type (not_a_tool.untyped)"
     ]
 
 
-def test_a_validations_candidate_is_typed_by_its_rule_pack() -> None:
+def test_candidate_argument_of_a_validation_may_have_any_type() -> None:
     schema = {"type": "object", "properties": {"candidate": {}, "other": {}}}
-    other = "schema.properties.other: argument `other` may be anything (not_a_tool.untyped)"
+    other = "schema.properties.other: argument `other` may have any type (not_a_tool.untyped)"
 
     assert untyped(schema=schema, pattern="validation") == [other]
     assert untyped(schema=schema, pattern="conversion") == [
-        "schema.properties.candidate: argument `candidate` may be anything (not_a_tool.untyped)",
+        "schema.properties.candidate: argument `candidate` may have any type (not_a_tool.untyped)",
         other,
     ]
 
@@ -226,9 +228,7 @@ def test_a_validations_candidate_is_typed_by_its_rule_pack() -> None:
         ({"effect_class": "read-internal"}, False), ({}, False),
     ],
 )  # fmt: skip
-def test_do_whatever_is_no_tool_and_a_question_without_effects_may_be_any_text(
-    effects: dict[str, Any], refused: bool
-) -> None:
+def test_single_free_text_argument_is_rejected_for_tools_with_effects(effects: dict[str, Any], refused: bool) -> None:
     assert said(schema=FREE, **effects) == ([("schema.properties.prompt", "not_a_tool.free_text")] if refused else [])
 
 
@@ -269,12 +269,12 @@ def test_do_whatever_is_no_tool_and_a_question_without_effects_may_be_any_text(
         ({"type": "object", "properties": {"text": {"type": "string"}, "to": {"type": "string"}}}, False),
     ],
 )
-def test_what_makes_a_text_a_name(argument: dict[str, Any], free: bool) -> None:
+def test_free_text_is_recognized_by_its_schema(argument: dict[str, Any], free: bool) -> None:
     found = said(schema={"type": "object", "properties": {"one": argument}}, effect_class="stage")
     assert found == ([("schema.properties.one", "not_a_tool.free_text")] if free else [])
 
 
-def test_a_text_beside_another_argument_is_not_alone() -> None:
+def test_free_text_argument_beside_another_argument_is_accepted() -> None:
     schema = {"type": "object", "properties": {"to": {"type": "string"}, "text": {"type": "string"}}}
     assert said(schema=schema, effect_class="stage") == []
 
@@ -300,7 +300,7 @@ def requires(capability: str, **fields: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_direct_access_has_an_effect_class(fields: dict[str, Any], at: str | None) -> None:
+def test_tool_with_direct_access_needs_an_effect_class(fields: dict[str, Any], at: str | None) -> None:
     assert said(**fields) == ([(at, "not_a_tool.direct_access")] if at else [])
 
 
@@ -321,12 +321,14 @@ def test_direct_access_has_an_effect_class(fields: dict[str, Any], at: str | Non
         pytest.param({"risk_tier": "high"}, (), False, id="no effect class, as in the registry document"),
     ],
 )  # fmt: skip
-def test_a_commit_is_staged(fields: dict[str, Any], staged: tuple[str, ...], refused: bool) -> None:
+def test_commit_tool_without_approval_needs_a_tool_that_stages_its_action(
+    fields: dict[str, Any], staged: tuple[str, ...], refused: bool
+) -> None:
     assert said(*staged, **fields) == ([("name", "not_a_tool.unstaged_commit")] if refused else [])
 
 
 @pytest.mark.parametrize("effects", [{"effect_class": "commit-low"}, {"effect_class": "stage"}, {"scopes": ["x"]}])
-def test_external_side_effects_are_staged(effects: dict[str, Any]) -> None:
+def test_tool_with_external_side_effects_needs_the_class_commit_high(effects: dict[str, Any]) -> None:
     fields = {**effects, "safety": {"side_effects": "external"}}
     assert said(**fields) == [("safety.side_effects", "not_a_tool.unstaged_commit")]
     assert said(**fields | {"effect_class": "commit-high"}) == []
@@ -342,7 +344,9 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("rule", REFUSED)
-def test_the_governance_file_accepts_a_tool_with_a_reason_and_the_comparison_says_so(tmp_path: Path, rule: str) -> None:
+def test_violation_that_the_governance_file_accepts_is_no_fault_and_appears_in_the_diff(
+    tmp_path: Path, rule: str
+) -> None:
     entry = {"name": "do_it", "schema": {"type": "object", "properties": TEXTS}, "scopes": ["x"], **REFUSED[rule]}
     manifest, governance = tmp_path / "manifest.json", tmp_path / "governance.json"
     manifest.write_text(json.dumps({"manifest_version": "1", "tools": [entry]}))
@@ -362,7 +366,7 @@ def test_the_governance_file_accepts_a_tool_with_a_reason_and_the_comparison_say
     assert (change.name, change.direction, change.what) == ("accepts", "loosens", f"added {rule}")
 
 
-def test_only_the_governance_file_accepts_and_only_what_there_is_with_a_reason(tmp_path: Path) -> None:
+def test_field_accepts_is_validated_and_allowed_only_in_the_governance_file(tmp_path: Path) -> None:
     manifest, governance = tmp_path / "manifest.json", tmp_path / "governance.json"
     entry = {"name": "do_it", "schema": FREE, "scopes": ["x"], "accepts": {"not_a_tool.free_text": "x"}}
     manifest.write_text(json.dumps({"manifest_version": "1", "tools": [entry]}))
@@ -379,7 +383,7 @@ def test_only_the_governance_file_accepts_and_only_what_there_is_with_a_reason(t
     ]
 
 
-def test_only_staging_tools_stage() -> None:
+def test_only_tools_of_the_pattern_action_staging_stage_commits() -> None:
     tools = [
         declared(name="stage_it", pattern="action-staging", commits=["do_it"]),
         declared(name="draft_it", pattern="composition", commits=["do_that"]),
@@ -388,7 +392,7 @@ def test_only_staging_tools_stage() -> None:
     assert staged_commits(tools) == {"do_it"}
 
 
-# When a manifest is loaded: every fault at once, each with its place
+# All faults of a file at once, with locations
 
 FAULTY = """\
 manifest_version: "1"
@@ -416,33 +420,33 @@ tools:
 """
 
 
-def test_every_fault_stands_at_its_place() -> None:
+def test_each_forbidden_manifest_entry_is_reported_with_its_location() -> None:
     with pytest.raises(FileFaultsError) as caught:
         load_manifest("m.yaml", manifest_text=FAULTY.encode())
     assert [(fault.place.line, fault.place.column, fault.message) for fault in caught.value.faults] == [
         (6, 13, "pattern lookup: argument `source` is missing"),
         (6, 77, "pattern lookup: argument `identifier` must be of type string, not integer"),
-        (12, 49, "argument `prompt` is the only one of a tool with effects, and any text (not_a_tool.free_text)"),
-        (15, 25, "database is reached without an effect class (not_a_tool.direct_access)"),
-        (16, 48, "argument `where` may be anything (not_a_tool.untyped)"),
+        (12, 49, "the only argument `prompt` of a tool with effects may be any text (not_a_tool.free_text)"),
+        (15, 25, "database is accessed without an effect class (not_a_tool.direct_access)"),
+        (16, 48, "argument `where` may have any type (not_a_tool.untyped)"),
         (17, 11,
-         "`pay_bill` commits without approval within limits, and nothing stages it (not_a_tool.unstaged_commit)"),
+         "`pay_bill` commits without approval within limits, and no tool stages it (not_a_tool.unstaged_commit)"),
     ]  # fmt: skip
 
 
-def test_the_governance_file_may_state_what_is_missing() -> None:
+def test_governance_file_can_supply_a_missing_effect_class() -> None:
     governance = b"actions: {query_claims: {effect_class: read-internal, scopes: [claims.read]}}"
     with pytest.raises(FileFaultsError) as caught:
         load_effective("m.yaml", "g.yaml", manifest_text=FAULTY.encode(), governance_text=governance)
     assert "direct_access" not in str(caught.value)
 
 
-def test_the_governance_file_cannot_give_a_pattern_another_class() -> None:
+def test_governance_file_cannot_change_the_effect_class_of_a_pattern() -> None:
     manifest = (ROOT / "examples/underwriting/manifest.yaml").read_bytes()
     rules = b"actions:\n  convert_premium: {effect_class: commit-high}\n"
     with pytest.raises(FileFaultsError) as caught:
         load_effective("m.yaml", "g.yaml", manifest_text=manifest, governance_text=rules)
 
     assert [(fault.place.file, fault.place.line, fault.message) for fault in caught.value.faults] == [
-        ("g.yaml", 2, "effect class commit-high disagrees with pattern conversion, which is pure")
+        ("g.yaml", 2, "effect class commit-high contradicts pattern conversion, which requires pure")
     ]

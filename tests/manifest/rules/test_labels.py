@@ -1,4 +1,4 @@
-"""Labels: what must not be believed does not load, what can hardly be meant is a warning, each with its place."""
+"""Tests of the labels of results and arguments: faults about trust, and warnings about likely mistakes."""
 
 import json
 from typing import Any
@@ -20,15 +20,14 @@ MAIL: dict[str, Any] = {
 }  # fmt: skip
 ARGUMENTS = {"to": {"type": "string", "description": "Who."}, "about": {"type": "string", "description": "What."}}
 UNBOUNDED = (
-    "bound texts by `enum`, `const`, `pattern` or `format`, lists by `items`, and objects by `additionalProperties: "
+    "limit texts by `enum`, `const`, `pattern` or `format`, lists by `items`, and objects by `additionalProperties: "
     "false` or `propertyNames`; or remove the label"
 )
 
-ADDRESSED = "state a `pattern` that no mail address and no link of another domain fits"
+ADDRESSED = "state a `pattern` that excludes mail addresses and links of other domains"
 
 
 def entry(**fields: Any) -> dict[str, Any]:
-    """A well-formed tool that reads; None leaves a field out."""
     base = {
         "name": "send_mail", "description": "Send a mail.", "effect_class": "read-internal", "scopes": ["mail"],
         "schema": {"type": "object", "properties": ARGUMENTS}, "result_schema": {"type": "array", "items": MAIL},
@@ -38,7 +37,7 @@ def entry(**fields: Any) -> dict[str, Any]:
 
 
 def load(*tools: dict[str, Any], **governance: Any) -> tuple[list[str], list[str]]:
-    """Load; return the faults and the warnings as `file:column message | hint`."""
+    """Load a manifest and return its faults and its warnings, each as `file value: message | hint`."""
     texts = {
         "manifest_text": json.dumps({"manifest_version": "1", "tools": list(tools)}).encode(),
         "governance_text": json.dumps(governance).encode(),
@@ -58,7 +57,7 @@ def load(*tools: dict[str, Any], **governance: Any) -> tuple[list[str], list[str
 
 
 def shown(fault: Fault, texts: dict[str, bytes]) -> str:
-    """What is at the place, the message and the hint."""
+    """Return a fault as text: the file, the value at its location, the message and the hint."""
     text = texts[f"{fault.place.file}_text"].decode()[fault.place.column - 1 :]
     value, _ = json.JSONDecoder().raw_decode(text)
     return f"{fault.place.file} {json.dumps(value)}: {fault.message}" + (f" | {fault.hint}" if fault.hint else "")
@@ -70,7 +69,7 @@ def labelled(**labels: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", ["/id", "/date", "/size", "/state", "/seen"])
 @pytest.mark.parametrize("field", ["trusted", "created"])
-def test_what_the_schema_bounds_is_believed(field: str, path: str) -> None:
+def test_result_field_that_the_schema_limits_can_be_trusted(field: str, path: str) -> None:
     assert load(labelled(**{field: [path]})) == ([], [])
 
 
@@ -86,10 +85,10 @@ def test_what_the_schema_bounds_is_believed(field: str, path: str) -> None:
         {"pattern": "^https://[a-z.]+/x$"},
     ],
 )
-def test_a_write_makes_nobodys_address(schema: dict[str, Any]) -> None:
+def test_result_field_labelled_created_that_may_be_any_address_is_a_fault(schema: dict[str, Any]) -> None:
     faults, _ = load(entry(result={"created": [""]}, result_schema={"type": "string", **schema}))
 
-    assert faults == [f"""manifest "": `created` believes the result, which may be anybody's address | {ADDRESSED}"""]
+    assert faults == [f"""manifest "": `created` includes the result, which may be any address | {ADDRESSED}"""]
     assert load(entry(result={"trusted": [""]}, result_schema={"type": "string", **schema})) == ([], [])
 
 
@@ -104,7 +103,7 @@ def test_a_write_makes_nobodys_address(schema: dict[str, Any]) -> None:
         {"pattern": "^[a-z@.]+$", "maxLength": 9},
     ],
 )
-def test_an_address_of_an_own_domain_may_be_made(schema: dict[str, Any]) -> None:
+def test_result_field_labelled_created_may_be_an_id_or_an_address_of_one_domain(schema: dict[str, Any]) -> None:
     assert load(entry(result={"created": [""]}, result_schema={"type": "string", **schema})) == ([], [])
 
 
@@ -147,7 +146,7 @@ def test_an_address_of_an_own_domain_may_be_made(schema: dict[str, Any]) -> None
           "then": {"properties": {"b": TEXT}}, "unevaluatedProperties": False}, "trusted", "/b"),
     ],
 )  # fmt: skip
-def test_what_anybody_may_have_written_is_not_believed(
+def test_result_text_of_unlimited_length_cannot_be_labelled_trusted(
     labels: dict[str, Any], schema: dict[str, Any] | None, place: str, at: str
 ) -> None:
     field = next(name for name in ("trusted", "created", "integrity") if name in labels)
@@ -155,7 +154,7 @@ def test_what_anybody_may_have_written_is_not_believed(
 
     where = f"`{at}`" if at.startswith("/") else at
     assert faults == [
-        f'manifest "{place}": `{field}` believes {where}, which the result schema does not bound | {UNBOUNDED}'
+        f'manifest "{place}": `{field}` includes {where}, which the result schema does not limit | {UNBOUNDED}'
     ]
 
 
@@ -187,17 +186,19 @@ def test_what_anybody_may_have_written_is_not_believed(
         ({"parties": ["/sender"], "names": ["/title"], "markings": ["mail"]}, None),
     ],
 )  # fmt: skip
-def test_labels_that_the_schema_bears_load(labels: dict[str, Any], schema: dict[str, Any] | None) -> None:
+def test_labels_that_match_the_result_schema_are_accepted(
+    labels: dict[str, Any], schema: dict[str, Any] | None
+) -> None:
     assert load(entry(result=labels, **({"result_schema": schema} if schema else {}))) == ([], [])
 
 
 @pytest.mark.parametrize("labels", [{"integrity": "trusted"}, {"trusted": ["/id"]}, {"created": [""]}])
-def test_without_a_result_schema_nothing_is_believed(labels: dict[str, Any]) -> None:
+def test_trusted_fields_need_a_result_schema(labels: dict[str, Any]) -> None:
     ((field, value),) = labels.items()
     place = value if field == "integrity" else value[0]
 
     assert load(entry(result=labels, result_schema=None)) == (
-        [f'manifest "{place}": `{field}` needs a `result_schema`, by which it is bounded | {UNBOUNDED}'], []
+        [f'manifest "{place}": `{field}` needs a `result_schema` that limits the trusted values | {UNBOUNDED}'], []
     )  # fmt: skip
     assert load(entry(result={"parties": ["/sender"]}, result_schema=None)) == ([], [])
 
@@ -206,34 +207,34 @@ def test_without_a_result_schema_nothing_is_believed(labels: dict[str, Any]) -> 
     ("path", "hint"),
     [
         ("/sendr", "did you mean `sender`?"),
-        ("/id/number", "write a path that the result can have"),
-        ("/size/*", "write a path that the result can have"),
-        ("/sender/*/x", "write a path that the result can have"),
-        ("/sender/phone", "write a path that the result can have"),
+        ("/id/number", "write a path of the result schema"),
+        ("/size/*", "write a path of the result schema"),
+        ("/sender/*/x", "write a path of the result schema"),
+        ("/sender/phone", "write a path of the result schema"),
     ],
 )
-def test_a_path_that_the_result_cannot_have_is_a_fault(path: str, hint: str) -> None:
+def test_label_path_that_the_result_schema_lacks_is_a_fault(path: str, hint: str) -> None:
     sender = {**MAIL["properties"]["sender"], "additionalProperties": False}
     schema = {"type": "array", "items": {**MAIL, "properties": {**MAIL["properties"], "sender": sender}}}
     faults, _ = load(entry(result={"parties": [path]}, result_schema=schema))
 
-    assert faults == [f'manifest "{path}": `{path}` leads to nothing that the result schema declares | {hint}']
+    assert faults == [f'manifest "{path}": `{path}` is not declared in the result schema | {hint}']
 
 
 @pytest.mark.parametrize("path", ["id", "/", "/a//b", "/a~2", "/a/", "#/a", "/" + "a" * 512, "/a" * 33])
-def test_a_field_is_a_json_pointer(path: str) -> None:
+def test_label_path_must_be_a_json_pointer(path: str) -> None:
     faults, _ = load(labelled(names=[path]))
 
     shown_path = path if len(path) <= 60 else f"{path[:57]}..."
     message = f"`result.names[0]` must be a JSON pointer into the result, not `{shown_path}`"
-    hint = "such as /id, which of a list of objects is each one's; `*` is any member, and the empty text all of it"
+    hint = "such as /id (in a list, the id of each item); `*` is any member, and the empty text the whole result"
     assert faults == [f"manifest {json.dumps(path)}: {message} | {hint}"]
 
 
-def test_who_took_part_is_not_trusted_whichever_file_says_so() -> None:
+def test_label_path_listed_under_parties_or_names_cannot_also_be_trusted() -> None:
     tool = labelled(trusted=["/id", "/sender/address"], names=["/title"])
-    trusted = 'manifest "/sender/address": `/sender/address` is `trusted`, and it or a part of it is in'
-    hint = "anybody may write what `parties` and `names` hold: name it in one list"
+    trusted = 'manifest "/sender/address": `/sender/address` is in `trusted`, but the path or a part of it is also in'
+    hint = "other people can write the values in `parties` and `names`: keep the path in one list"
 
     assert load(tool, actions={"send_mail": {"result": {"parties": ["/sender"]}}}) == (
         [f"{trusted} `parties` | {hint}"], []
@@ -243,7 +244,7 @@ def test_who_took_part_is_not_trusted_whichever_file_says_so() -> None:
     )  # fmt: skip
 
 
-def test_what_the_other_file_takes_back_is_believed_by_nobody() -> None:
+def test_label_whose_trust_the_governance_file_revokes_is_not_checked() -> None:
     labels = {"integrity": "trusted", "trusted": ["/title", "/id"]}
 
     assert load(
@@ -251,36 +252,41 @@ def test_what_the_other_file_takes_back_is_believed_by_nobody() -> None:
     ) == ([], [])
 
 
-def test_what_the_governance_file_believes_is_its_fault() -> None:
+def test_faulty_labels_of_the_governance_file_are_reported_in_that_file() -> None:
     faults, _ = load(entry(), actions={"send_mail": {"result": {"trusted": ["/title"]}, "roles": {"too": "body"}}})
 
     assert faults == [
-        f'governance "/title": `trusted` believes `/title`, which the result schema does not bound | {UNBOUNDED}',
+        f'governance "/title": `trusted` includes `/title`, which the result schema does not limit | {UNBOUNDED}',
         'governance "too": `too` is not an argument of the schema | did you mean `to`?',
     ]
 
 
-def test_a_role_is_of_an_argument() -> None:
+def test_role_of_an_argument_that_does_not_exist_is_a_fault() -> None:
     faults, _ = load(entry(roles={"to": "destination", "recipient": "destination"}))
 
-    assert faults == ['manifest "recipient": `recipient` is not an argument of the schema | its arguments: to, about']
+    assert faults == ['manifest "recipient": `recipient` is not an argument of the schema | known: to, about']
 
 
-# What can hardly be meant
+# Warnings about likely mistakes
 
 NO_ROLES = (
-    "has effects, and nothing says what its arguments are for | state `roles` (destination, object, value, url, "
-    "address, body), and `roles: {}` where none has one"
+    "has effects, but declares no `roles` for its arguments | state `roles` (destination, object, value, url, "
+    "address, body), or `roles: {}` if no argument has one"
 )
 LEAVES = (
-    "the arguments of `send_mail` leave, and nothing keeps marked data from leaving in them | give what is sent the "
-    "role destination, what is fetched the role url; state `roles: {}` where neither is"
+    "the arguments of `send_mail` leave the system, but no argument has a role by which marked data is kept out "
+    "| state `roles`: "
+    "destination for sent data, url for fetched addresses, `{}` if neither applies"
 )
-NOWHERE = "and no argument says where to | give that argument the role destination, url or address, or remove `admits`"
+IRREVERSIBLE = "suggests an effect that cannot be undone | state `destructive: true`, or false"
+NOWHERE = (
+    "but no argument has the role of its destination | give the recipient's argument the role destination, url or "
+    "address, or remove `admits`"
+)
 
 BELIEVED = (
-    "`send_mail` has effects, and of the answer of such a tool only `created` is believed | label the ids that it "
-    "makes by `created`; or declare the effect class of a tool that only reads"
+    "`send_mail` has effects, so only `created` fields of its result are trusted | label new ids as "
+    "`created`, or declare an effect class that only reads"
 )
 
 
@@ -301,21 +307,21 @@ BELIEVED = (
         ({"admits": ["mail"], "roles": {"to": "destination"}}, []),
         ({"admits": []}, []),
         ({"name": "delete_mail", "description": "Delete a mail."},
-         ['"delete_mail": `delete_mail` sounds like what cannot be taken back | state `destructive: true`, or false']),
+         [f'"delete_mail": `delete_mail` {IRREVERSIBLE}']),
         ({"name": "delete_mail", "description": "Delete a mail.", "destructive": False}, []),
     ],
 )  # fmt: skip
-def test_what_can_hardly_be_meant_is_a_warning(fields: dict[str, Any], warnings: list[str]) -> None:
+def test_likely_label_mistakes_cause_warnings(fields: dict[str, Any], warnings: list[str]) -> None:
     asked = load(entry(**{"effect_class": "stage", **fields}), flow={"profile": "strict"})
 
     assert asked == ([], [f"manifest {warning}" for warning in warnings])
 
 
-def test_without_labels_nothing_is_asked_of_tools_with_effects() -> None:
+def test_roles_are_not_required_without_labels() -> None:
     assert load(entry(name="delete_mail", description="Delete a mail.", effect_class="stage", roles=None)) == ([], [])
 
 
-def test_one_labelled_entry_asks_the_others_for_roles() -> None:
+def test_all_tools_must_declare_argument_roles_if_one_tool_has_labels() -> None:
     reads = entry(name="read_mail", description="Read.", roles=None, result={})
 
     assert load(entry(effect_class="stage", roles=None), reads) == (

@@ -1,4 +1,4 @@
-"""Cumulative limits in manifest and governance file: what is read, what is merged, and what makes no sense."""
+"""Tests of cumulative limits in the manifest and in the governance file."""
 
 import json
 from typing import Any
@@ -20,7 +20,6 @@ def tool(*limits: dict[str, Any], name: str = "send_wire") -> dict[str, Any]:
 
 
 def limits_of(*tools: dict[str, Any], governed: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
-    """The limits of the first tool, as the policy has them."""
     manifest = json.dumps({"manifest_version": "1", "tools": tools}).encode()
     governance = None if governed is None else json.dumps({"actions": {"send_wire": {"limits": governed}}}).encode()
     options: dict[str, Any] = {} if governance is None else {"governance_text": governance}
@@ -48,13 +47,15 @@ def faults_of(*tools: dict[str, Any], governed: list[dict[str, Any]] | None = No
         ({"limit": "l", "count": True, "per": "run"}, {"limit": "l", "count": True, "per": "run"}),
     ],
 )  # fmt: skip
-def test_what_is_stated_is_what_holds(stated: dict[str, Any], effective: dict[str, Any]) -> None:
+def test_limit_stated_only_in_the_manifest_or_only_in_the_governance_file_applies(
+    stated: dict[str, Any], effective: dict[str, Any]
+) -> None:
     assert limits_of(tool(stated)) == [effective]
     assert limits_of(tool(), governed=[stated]) == [effective]
     assert limits_of(tool(stated), governed=[stated]) == [effective]
 
 
-def test_both_files_limits_hold() -> None:
+def test_limits_of_manifest_and_governance_file_apply_together() -> None:
     one = {"limit": "wire.one", "argument": "amount"}
     fee = {**SUM, "argument": "fee", "window": "PT24H"}
     assert limits_of(tool(SUM), governed=[one, fee]) == [{**SUM, "window": "PT24H"}, fee, one]
@@ -65,21 +66,21 @@ def test_both_files_limits_hold() -> None:
     [
         ({"limit": "l"}, "limit `l` limits nothing"),
         ({"limit": "l", "per": "run"}, "limit `l` limits nothing"),
-        ({**SUM, "count": True}, "limit `wire.daily` counts calls, and an argument says nothing of them"),
-        ({"limit": "l", "count": True, "per": "run", "unit": 1}, "limit `l` counts calls, which have no unit"),
+        ({**SUM, "count": True}, "limit `wire.daily` counts calls, so it cannot have an `argument`"),
+        ({"limit": "l", "count": True, "per": "run", "unit": 1}, "limit `l` counts calls, so it cannot have a unit"),
         ({"limit": "l", "count": True, "per": "run", "currency": "fee_in"},
-         "limit `l` counts calls, which have no currency"),
-        ({"limit": "l", "count": True}, "limit `l` states count, and nobody whose calls count"),
+         "limit `l` counts calls, so it cannot have a currency"),
+        ({"limit": "l", "count": True}, "limit `l` has count, but does not say whose calls count"),
         ({"limit": "l", "argument": "fee", "unit": 1, "window": DAY},
-         "limit `l` states unit, window, and nobody whose calls count"),
-        ({**SUM, "per": "run"}, "limit `wire.daily` is of a run, which is its window"),
-        ({"limit": "l", "argument": "amount", "per": "tool"}, "limit `l` would count for ever"),
-        ({**SUM, "argument": "fee_in"}, "limit on argument `fee_in`, which is not a number"),
-        ({**SUM, "currency": "fee"}, "limit on argument `fee`, which is not a text"),
+         "limit `l` has unit, window, but does not say whose calls count"),
+        ({**SUM, "per": "run"}, "limit `wire.daily` counts per run, so it needs no window"),
+        ({"limit": "l", "argument": "amount", "per": "tool"}, "limit `l` needs a window"),
+        ({**SUM, "argument": "fee_in"}, "limit on argument `fee_in`, which is not declared as a number"),
+        ({**SUM, "currency": "fee"}, "limit on argument `fee`, which is not declared as a text"),
         ({**SUM, "currency": "fee_inn"}, "`fee_inn` is not an argument of the schema"),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_a_fault(limit: dict[str, Any], fault: str) -> None:
+def test_limit_with_contradictory_fields_is_a_fault(limit: dict[str, Any], fault: str) -> None:
     assert faults_of(tool(limit)) == [fault]
     assert faults_of(tool(), governed=[limit]) == [fault]
 
@@ -97,7 +98,7 @@ def test_what_makes_no_sense_is_a_fault(limit: dict[str, Any], fault: str) -> No
         ({"window": "PT0S"}, "`limits[0].window` must be longer than zero"),
     ],
 )  # fmt: skip
-def test_fields_have_their_types(fields: dict[str, Any], fault: str) -> None:
+def test_limit_field_of_wrong_type_is_a_fault(fields: dict[str, Any], fault: str) -> None:
     (found,) = faults_of(tool({**SUM, **fields}))
     assert found.startswith(fault)
 
@@ -114,9 +115,9 @@ def test_fields_have_their_types(fields: dict[str, Any], fault: str) -> None:
         pytest.param({"limit": "wire.daily", "argument": "amount"}, id="of one call"),
     ],
 )
-def test_one_name_is_one_sum(other: dict[str, Any]) -> None:
-    fault = "limit `wire.daily` has another form than the one of tool `send_wire`"
+def test_limits_of_the_same_name_must_have_the_same_fields(other: dict[str, Any]) -> None:
+    fault = "limit `wire.daily` differs from the limit of this name in tool `send_wire`"
     assert faults_of(tool(SUM), tool(other, name="send_fast")) == [fault]
     assert fault in faults_of(tool(SUM), governed=[{**other, "argument": "fee"} if "argument" in other else other])
-    # Another argument feeds the same sum.
+    # The limits may count different arguments of a call. The amounts of these arguments are added.
     assert limits_of(tool(SUM), tool({**SUM, "argument": "fee"}, name="send_fast")) == [{**SUM, "window": "PT24H"}]

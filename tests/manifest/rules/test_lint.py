@@ -1,4 +1,4 @@
-"""The clauses that each tool meets, and those that the governance file demands."""
+"""Tests of clauses: which clauses a tool meets, and which clauses the governance file demands."""
 
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,10 @@ NOTE = {"type": "object", "required": ["text"], "properties": {"text": {"type": 
 ONTOLOGY = {"version": "2026.1", "$defs": {"Note": NOTE, "Text": {"type": "string", "maxLength": 9}}}
 TYPED = {"$ref": "#/$defs/ontology_Note", "$defs": {"ontology_Note": NOTE}}
 
-NOBODY = "`approval.approvers`: nobody could grant what it asks for"
+NOBODY = "`approval.approvers` to grant its approvals"
 
 
 def missing(agents: Any = None, ontology: Any = ONTOLOGY, **fields: Any) -> dict[str, tuple[str, ...]]:
-    """Lint one tool; return what it misses, by clause, where it misses something."""
     tool = {"name": "pay_bill", "schema": {"type": "object"}, **fields}
     stated = {"manifest_version": "1", "agents": agents, "ontology": ontology, "tools": [tool]}
     manifest = Manifest.model_validate(stated)
@@ -32,7 +31,7 @@ def missing(agents: Any = None, ontology: Any = ONTOLOGY, **fields: Any) -> dict
     return {clause.value: what for clause, what in contract.missing.items() if what}
 
 
-def test_a_tool_that_meets_every_clause() -> None:
+def test_tool_with_all_fields_meets_every_clause() -> None:
     assert (
         missing(
             agents=[{"id": "a", "tools": {"pay_bill": "1.0.0"}}],
@@ -52,18 +51,18 @@ def test_a_tool_that_meets_every_clause() -> None:
     )
 
 
-def test_a_tool_that_states_nothing() -> None:
-    assert missing(version="1.0.0", agents=[])["versioned"] == ("an agent that pins it",)
+def test_missing_fields_are_listed_by_clause() -> None:
+    assert missing(version="1.0.0", agents=[])["versioned"] == ("agent that pins it",)
     assert missing(ontology=None) == {
-        "typed": ("`result_schema`", "`ontology_pin`", "`ontology` of its manifest"),
+        "typed": ("`result_schema`", "`ontology_pin`", "`ontology` in its manifest"),
         "versioned": ("`version`", "`agents` that pin it"),
-        "idempotent": ("`idempotency`, or an effect class without side effects",),
+        "idempotent": ("`idempotency` or effect class without side effects",),
         "permissioned": ("`effect_class`", "`scopes`", "`markings`", "`purposes`", NOBODY),
         "eval-gated": ("`eval_pack`", "`release`"),
     }
 
 
-def test_what_makes_a_tool_idempotent() -> None:
+def test_clause_idempotent_is_met_by_a_required_key_or_a_harmless_effect_class() -> None:
     for fields in (
         {"idempotency": {"required": True}},
         {"effect_class": "pure"},
@@ -75,7 +74,7 @@ def test_what_makes_a_tool_idempotent() -> None:
         assert "idempotent" in missing(**fields)
 
 
-def test_a_tool_that_may_ask_for_approval_names_who_may_grant_it() -> None:
+def test_tool_that_may_need_approval_needs_approvers() -> None:
     limit = [{"limit": "bills.auto", "argument": "amount"}]
     for fields in ({}, {"risk_tier": "low", "effect_class": "commit-high"}, {"risk_tier": "low", "limits": limit}):
         assert NOBODY in missing(**fields)["permissioned"]
@@ -92,7 +91,6 @@ AGENTS = [{"id": "agent:a", "tools": {"look_up": "1.0.0"}}]
 
 
 def refused(manifest: dict[str, Any], clauses: list[str]) -> list[str]:
-    """Load a manifest under a governance file that demands clauses; return what is wrong."""
     governance = orjson.dumps({"clauses": clauses})
     try:
         load_effective("m.json", "g.json", manifest_text=orjson.dumps(manifest), governance_text=governance)
@@ -108,13 +106,13 @@ def refused(manifest: dict[str, Any], clauses: list[str]) -> list[str]:
         ({"result_schema": None}, "typed", "`result_schema`"),
         ({"ontology_pin": None}, "typed", "`ontology_pin`"),
         ({"version": None}, "versioned", "`version`"),
-        ({"effect_class": None}, "idempotent", "`idempotency`, or an effect class without side effects"),
+        ({"effect_class": None}, "idempotent", "`idempotency` or effect class without side effects"),
         ({"effect_class": None, "risk_tier": "low"}, "permissioned", "`effect_class`"),
         ({"scopes": None, "purposes": None}, "permissioned", "`scopes`, no `purposes`"),
         ({"eval_pack": None}, "eval-gated", "`eval_pack`"),
     ],
 )
-def test_the_governance_file_demands_clauses_and_what_misses_one_does_not_load(
+def test_tool_that_misses_a_demanded_clause_does_not_load(
     changes: dict[str, Any], clause: str, lacks: str | None
 ) -> None:
     stated = {name: value for name, value in {**WHOLE, **changes}.items() if value is not None}
@@ -127,13 +125,12 @@ def test_the_governance_file_demands_clauses_and_what_misses_one_does_not_load(
     assert refused(manifest, [] if lacks else list(Clause)) == []
 
 
-def test_signatures_are_typed_by_the_ontology_that_the_manifest_has() -> None:
-    """An entry is pinned to its version, and clause typed asks for both."""
+def test_clause_typed_requires_the_ontology_that_the_manifest_names() -> None:
     manifest = {"manifest_version": "1", "ontology": {**ONTOLOGY, "version": "2026.2"}, "tools": [WHOLE]}
-    assert refused(manifest, []) == ["`look_up` is pinned to another ontology than `2026.2`, the manifest's"]
+    assert refused(manifest, []) == ["`look_up` pins another ontology than `2026.2` of the manifest"]
     manifest = {"manifest_version": "1", "tools": [{**WHOLE, "result_schema": NOTE}]}
     assert refused(manifest, []) == []
-    assert refused(manifest, ["typed"]) == [UNTYPED + "`ontology` of its manifest"]
+    assert refused(manifest, ["typed"]) == [UNTYPED + "`ontology` in its manifest"]
 
 
 UNTYPED = "`look_up` does not meet clause `typed`, which the governance file demands: it has no "
@@ -154,7 +151,7 @@ NUMBER = {"type": "number"}
         ({"type": "array", "prefixItems": [NUMBER], "items": {"$ref": "Text"}}, False),
         (NUMBER, False),
         ({"enum": ["a", "b"]}, False),
-        ({"$ref": "SourceRef"}, False),  # of the library, and not of this ontology
+        ({"$ref": "SourceRef"}, False),  # `SourceRef` is a shared type of all manifests, not a type of this ontology.
         ({"$ref": "#/$defs/number"}, False),
         ({"type": "object", "properties": {"inner": {"$ref": "Text"}}}, False),
         ({"$ref": "Note", "properties": {"extra": {"$ref": "Text"}}}, True),
@@ -165,7 +162,9 @@ NUMBER = {"type": "number"}
         ({"anyOf": [{"$ref": "Note"}], "oneOf": [{"type": "object", "properties": {"extra": NUMBER}}]}, False),
     ],
 )
-def test_each_member_refers_to_a_type_of_the_ontology(argument: dict[str, Any], *, typed: bool) -> None:
+def test_each_argument_and_result_member_must_refer_to_an_ontology_type(
+    argument: dict[str, Any], *, typed: bool
+) -> None:
     definitions = {"alias": {"$ref": "Text"}, "number": NUMBER}
     head = {"manifest_version": "1", "ontology": ONTOLOGY, "$defs": definitions}
     ask = {"type": "object", "properties": {"ask": argument}}
@@ -192,8 +191,8 @@ EXTRA = {"type": "object", "properties": {"extra": NUMBER}}
         ({"$ref": "Note", "type": "object", "additionalProperties": NUMBER}, "`*`"),
     ],
 )
-def test_what_stands_beside_a_type_of_the_ontology_is_looked_at(whole: dict[str, Any], untyped: str | None) -> None:
-    """As request and as response; what the type itself is made of is not named."""
+def test_members_added_to_an_ontology_type_must_have_ontology_types(whole: dict[str, Any], untyped: str | None) -> None:
+    """In requests and responses, a member that a schema adds to a type of the ontology needs a type of the ontology."""
     head = {"manifest_version": "1", "ontology": ONTOLOGY}
     for field, noun in (("schema", "argument"), ("result_schema", "result")):
         assert refused({**head, "tools": [{**WHOLE, field: whole}]}, ["typed"]) == (
@@ -201,7 +200,7 @@ def test_what_stands_beside_a_type_of_the_ontology_is_looked_at(whole: dict[str,
         )
 
 
-def test_a_list_of_the_ontology_takes_no_other_items() -> None:
+def test_items_added_to_an_ontology_list_must_have_ontology_types() -> None:
     ontology = {"version": "2026.1", "$defs": {"Notes": {"type": "array", "items": NOTE}}}
     for items, typed in ((NUMBER, False), ({"$ref": "Notes"}, True)):
         tool = {**WHOLE, "result_schema": {"$ref": "Notes", "items": items}}
@@ -210,18 +209,18 @@ def test_a_list_of_the_ontology_takes_no_other_items() -> None:
 
 
 @pytest.mark.parametrize("result", [{"type": "object"}, {"type": "string"}, {"anyOf": [NUMBER, {"enum": ["a"]}]}])
-def test_a_result_that_names_no_member_is_a_type_of_the_ontology(result: dict[str, Any]) -> None:
+def test_result_without_members_must_be_an_ontology_type(result: dict[str, Any]) -> None:
     manifest = {"manifest_version": "1", "ontology": ONTOLOGY, "tools": [{**WHOLE, "result_schema": result}]}
     assert refused(manifest, ["typed"]) == [UNTYPED + "type of the ontology for the response"]
 
 
-def test_a_faulty_schema_is_reported_and_not_looked_at_for_types() -> None:
+def test_faulty_schema_is_not_checked_for_ontology_types() -> None:
     tool = {**WHOLE, "schema": {"type": "object", "$defs": 3}, "result_schema": {"anyOf": 3}}
     found = refused({"manifest_version": "1", "ontology": ONTOLOGY, "tools": [tool]}, ["typed"])
     assert found == ['not a JSON Schema: 3 is not of type "object"', 'not a JSON Schema: 3 is not of type "array"']
 
 
-def test_what_only_has_the_name_of_a_type_is_no_type_of_the_ontology() -> None:
+def test_local_definition_named_like_an_ontology_type_is_not_an_ontology_type() -> None:
     own = {**TYPED, "$defs": {"ontology_Note": {"type": "object", "properties": {"text": NUMBER}}}}
     assert missing(ontology_pin="2026.1", result_schema=own)["typed"] == ("type of the ontology for result `text`",)
     assert "typed" not in missing(ontology_pin="2026.1", result_schema=TYPED)
@@ -230,7 +229,7 @@ def test_what_only_has_the_name_of_a_type_is_no_type_of_the_ontology() -> None:
 @pytest.mark.parametrize(
     ("ontology", "fault"),
     [
-        (None, "manifest.yaml:1 `ontology` leads nowhere: types.json"),
+        (None, "manifest.yaml:1 `ontology` file not found: types.json"),
         ("[]", "types.json:1 a file of an ontology must be a mapping"),
         (
             '{"version": "1",\n "$defs": {"Note": {"minLenght": 1}}}',
@@ -238,11 +237,11 @@ def test_what_only_has_the_name_of_a_type_is_no_type_of_the_ontology() -> None:
         ),
         (
             '{"version": "1", "$defs": {"Note": {"$ref": "Nope"}}}',
-            "types.json:1 $ref leads out of the file: Nope",
+            "types.json:1 $ref to another file: Nope",
         ),
     ],
 )
-def test_a_faulty_ontology_is_reported_at_its_place(tmp_path: Path, ontology: str | None, fault: str) -> None:
+def test_faulty_ontology_is_reported_with_file_and_line(tmp_path: Path, ontology: str | None, fault: str) -> None:
     (tmp_path / "manifest.yaml").write_text("ontology: types.json\nmanifest_version: '1'\ntools: []\n")
     if ontology is not None:
         (tmp_path / "types.json").write_text(ontology)
@@ -265,15 +264,15 @@ tools:
 GOOD_TYPES = (
     '"$defs": {"Note": {"type": "object", "properties": {"a": {"type": "string"}}}, "Text": {"type": "string"}}'
 )
-NAMES_A_FILE = "name a file of `version` and `$defs` in the manifest's folder; `ontology_pin` is for the version"
+NAMES_A_FILE = "name a file in the manifest's folder with `version` and `$defs`; `ontology_pin` states the version"
 
 
 @pytest.mark.parametrize(
     ("name", "content", "fault"),
     [
-        ('"2026.1"', None, f"`ontology` leads nowhere: 2026.1 | {NAMES_A_FILE}"),
-        ("gone.json", None, f"`ontology` leads nowhere: gone.json | {NAMES_A_FILE}"),
-        ("round.json", None, f"`ontology` leads nowhere: round.json | {NAMES_A_FILE}"),
+        ('"2026.1"', None, f"`ontology` file not found: 2026.1 | {NAMES_A_FILE}"),
+        ("gone.json", None, f"`ontology` file not found: gone.json | {NAMES_A_FILE}"),
+        ("round.json", None, f"`ontology` file not found: round.json | {NAMES_A_FILE}"),
         ("[a]", None, f"`ontology` must be the name of a file | {NAMES_A_FILE}"),
         ('""', None, f"`ontology` must be the name of a file | {NAMES_A_FILE}"),
         ("2026.1", None, f"`ontology` must be the name of a file | {NAMES_A_FILE}"),
@@ -282,10 +281,8 @@ NAMES_A_FILE = "name a file of `version` and `$defs` in the manifest's folder; `
         ("o.json", '{"version": "2026.1", "$defs": {"a/b": {}}}', "key `a/b` must be the name of a type, not `a/b`"),
     ],
 )
-def test_an_ontology_that_cannot_be_used_is_one_fault(
-    tmp_path: Path, name: str, content: str | None, fault: str
-) -> None:
-    """What refers to it, is pinned to it or demanded of it has no fault beside."""
+def test_unusable_ontology_causes_only_one_fault(tmp_path: Path, name: str, content: str | None, fault: str) -> None:
+    """If the ontology is unusable, faults of signatures, pins and clauses that depend on it are not reported."""
     (tmp_path / "m.yaml").write_text(REFERRING.replace("NAME", name))
     (tmp_path / "g.yaml").write_text("clauses: [typed]\n")
     (tmp_path / "round.json").symlink_to("round.json")
@@ -297,7 +294,7 @@ def test_an_ontology_that_cannot_be_used_is_one_fault(
     assert f"{found.message} | {found.hint}".startswith(fault)
 
 
-def test_each_clause_says_what_to_write_where_it_can_be_written() -> None:
+def test_fault_of_each_clause_has_a_hint() -> None:
     tool = {"name": "file_note", "scopes": ["a"], "schema": {"type": "object"}, "effect_class": "stage"}
     manifest = {"manifest_version": "1", "tools": [{**tool, "writes": "none"}]}
     with pytest.raises(FileFaultsError) as caught:
@@ -306,16 +303,16 @@ def test_each_clause_says_what_to_write_where_it_can_be_written() -> None:
         )
     hints = {fault.message.split("`")[3]: fault.hint for fault in caught.value.faults}
     assert hints == {
-        "typed": "state it in the manifest; a type is a `$ref` to one of the file that `ontology` names",
+        "typed": "state it in the manifest; refer to types of the `ontology` file with `$ref`",
         "versioned": "state `version` here, and pin it in `agents` of the manifest",
         "idempotent": "state it here or in the governance file",
         "permissioned": "state it here or in the governance file",
         "eval-gated": "state `eval_pack` here, and `release` here or in the governance file",
-        "provenance": "write `writes: proposal` and `provenance: {required: [ARGUMENT]}`: what names its sources",
+        "provenance": "write `writes: proposal` and `provenance: {required: [ARGUMENT]}`, naming its sources",
     }
 
 
-# As document 000 prints it in 9.5.
+# The registry record that section 9.5 of document 000 prints.
 RECORD = """\
 id:           tool.<namespace>.<name>
 version:      <semver>
@@ -339,7 +336,6 @@ CLASSES = RECORD[RECORD.index("effectClass:") : RECORD.index("scopes:")]
 
 
 def record(effect: str, pattern: str = "") -> str:
-    """The printed record with values for its placeholders, and one of each list of choices."""
     text = RECORD.replace(CHOICES, pattern).replace(CLASSES, f"effectClass: {effect}\n")
     for placeholder, value in {
         "<namespace>": "claims", "<name>": "look_up_claim", "<semver>": "1.0.0", "<ontology-version>": '"2026.1"',
@@ -349,7 +345,7 @@ def record(effect: str, pattern: str = "") -> str:
     return text
 
 
-def test_a_printed_record_meets_six_of_six_clauses(tmp_path: Path) -> None:
+def test_printed_registry_record_meets_all_six_clauses(tmp_path: Path) -> None:
     types = {
         "ClaimNumber": {"type": "string", "maxLength": 20},
         "Claim": NOTE,
@@ -386,7 +382,7 @@ def test_a_printed_record_meets_six_of_six_clauses(tmp_path: Path) -> None:
 
     with pytest.raises(FileFaultsError) as caught:
         load(record("commit-high"))
-    assert [fault.message.partition(":")[0] for fault in caught.value.faults] == ["key derive(args) on commit-high"]
+    assert [fault.message.partition(":")[0] for fault in caught.value.faults] == ["with `key"]
     (report,) = load(record("commit-high").replace("key: derive(args)", "required: true"))
     assert report.met == UNIVERSAL_CLAUSES
 
@@ -397,14 +393,15 @@ def test_a_printed_record_meets_six_of_six_clauses(tmp_path: Path) -> None:
         ({"effect_class": "commit-low"}, "`writes: proposal`, no `provenance`", True),
         ({"effect_class": "stage", "provenance": {"required": ["id"]}}, "`writes: proposal`", True),
         ({"safety": {"side_effects": "write"}}, "`writes: proposal`, no `provenance`", True),
-        ({}, "`writes: proposal`, no `provenance`", False),  # it may change something, and does not say so
+        # The tool declares neither an effect class nor side effects, so there is no warning.
+        ({}, "`writes: proposal`, no `provenance`", False),
         ({"effect_class": "commit-low", "writes": "proposal", "provenance": {"required": ["id"]}}, "", False),
         ({"effect_class": "commit-low", "writes": "canonical"}, "", False),
         ({"effect_class": "read-external"}, "", False),
         ({"safety": {"side_effects": "read"}}, "", False),
     ],
 )
-def test_provenance_is_demanded_of_tools_with_effects_and_lint_warns_without_the_clause(
+def test_tool_with_effects_but_no_provenance_causes_a_fault_or_a_warning(
     fields: dict[str, Any], lacks: str, *, warned: bool
 ) -> None:
     tool = {"name": "file_note", "scopes": ["a"], "schema": {"type": "object", "properties": {"id": NUMBER}}, **fields}
@@ -418,7 +415,7 @@ def test_provenance_is_demanded_of_tools_with_effects_and_lint_warns_without_the
     assert warnings == ([f"`file_note` has effects and no {lacks}"] if warned else [])
 
 
-def test_the_examples() -> None:
+def test_example_manifests_meet_the_expected_clauses() -> None:
     payments = lint(load_effective(EXAMPLES / "payments" / "manifest.json", EXAMPLES / "payments" / "governance.yaml"))
     (record,) = lint(load_effective(EXAMPLES / "registry/manifest.yaml", EXAMPLES / "registry/governance.yaml"))
 

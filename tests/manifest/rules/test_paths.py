@@ -1,4 +1,4 @@
-"""Paths of expressions: a name that neither the argument schema nor the session has is refused where it stands."""
+"""Tests that the paths in expressions exist in the argument schema or in the session."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import yaml
 from pdp.errors import FileFaultsError
 from pdp.manifest.load import load_both
 
-NO_MEMBERS = "what it begins with has no such members"
+NO_MEMBERS = "its parent has no such members"
 SCHEMA: dict[str, Any] = yaml.safe_load("""
 type: object
 properties:
@@ -53,7 +53,7 @@ def faults(tool: dict[str, Any], rules: dict[str, Any] | None = None) -> list[st
 
 
 def nowhere(path: str, hint: str, file: str = "m.yaml") -> list[str]:
-    return [f"{file} `{path}` leads to nothing that is declared | {hint}"]
+    return [f"{file} `{path}` is not declared | {hint}"]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def nowhere(path: str, hint: str, file: str = "m.yaml") -> list[str]:
         "$session.facts.anything", "$session.config.anything", "$session.state.anything", "$session.purpose",
     ],
 )  # fmt: skip
-def test_a_path_that_may_lead_somewhere_loads(value: str) -> None:
+def test_expression_path_that_the_schema_allows_is_accepted(value: str) -> None:
     assert faults({"context": {"x": value}}) == []
 
 
@@ -91,8 +91,8 @@ def test_a_path_that_may_lead_somewhere_loads(value: str) -> None:
         ("$arguments.lines[size(arguments.lines) - 1].prise", "arguments.lines[…].prise", "did you mean `price`?"),
         ("$arguments.lines.exists(l, l.prise > 1.0)", "arguments.lines[0].prise", "did you mean `price`?"),
         ("$arguments.payer.boss.boss.bos", "arguments.payer.boss.boss.bos", "did you mean `boss`?"),
-        ("$arguments.payer[0]", "arguments.payer[0]", "known there: boss, id"),
-        ("$arguments.payer[string(arguments.amount)]", "arguments.payer[…]", "known there: boss, id"),
+        ("$arguments.payer[0]", "arguments.payer[0]", "known names: boss, id"),
+        ("$arguments.payer[string(arguments.amount)]", "arguments.payer[…]", "known names: boss, id"),
         ("$arguments.rates.eur.cent", "arguments.rates.eur.cent", NO_MEMBERS),
         ("$arguments.coded.y_1", "arguments.coded.y_1", NO_MEMBERS),
         ("$arguments.chosen.ibna", "arguments.chosen.ibna", "did you mean `iban`?"),
@@ -102,7 +102,7 @@ def test_a_path_that_may_lead_somewhere_loads(value: str) -> None:
         ("$session.purpose.name", "session.purpose.name", NO_MEMBERS),
     ],
 )
-def test_a_misspelt_path_is_refused_wherever_a_mapping_has_it(value: str, path: str, hint: str) -> None:
+def test_misspelt_expression_path_in_a_mapping_is_a_fault(value: str, path: str, hint: str) -> None:
     for mapping in ({"x": value}, {"x": {"deep": [{"in": value}]}}):
         assert faults({"context": mapping}) == nowhere(path, hint)
         assert faults({}, {"context": mapping}) == nowhere(path, hint, "g.yaml")
@@ -112,8 +112,10 @@ def test_a_misspelt_path_is_refused_wherever_a_mapping_has_it(value: str, path: 
 @pytest.mark.parametrize(
     "text", ["arguments.amount", "session.facts.x", "arguments['amount']", "arguments.lines[0].price"]
 )
-def test_a_path_without_its_sign_is_refused_as_a_text(text: str) -> None:
-    expected = f"`{text}` is a text here, and not what it names | write `${text}`; as a text, `$'{text}'`"
+def test_expression_path_without_dollar_sign_is_a_fault(text: str) -> None:
+    expected = (
+        f"`{text}` is plain text here, not an expression | write `${text}` for the value, or `$'{text}'` for the text"
+    )
     for mapping in ({"x": text}, {"x": {"deep": [{"in": text}]}}):
         assert faults({"context": mapping}) == [f"m.yaml {expected}"]
         assert faults({}, {"context": mapping}) == [f"g.yaml {expected}"]
@@ -123,7 +125,7 @@ def test_a_path_without_its_sign_is_refused_as_a_text(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["arguments", "session", "arguments.", "the arguments.amount", "argument.x", "$$arguments.x"]
 )
-def test_another_text_is_one(text: str) -> None:
+def test_text_that_only_resembles_an_expression_path_is_accepted(text: str) -> None:
     assert faults({"context": {"x": text, "y": "$'arguments.amount'"}}) == []
 
 
@@ -137,7 +139,7 @@ def test_another_text_is_one(text: str) -> None:
         ("state.sen == 1", "state.sen", "did you mean `seen`?"),
     ],
 )
-def test_a_misspelt_path_of_an_invariant_is_refused(check: str, path: str, hint: str) -> None:
+def test_misspelt_expression_path_in_an_invariant_is_a_fault(check: str, path: str, hint: str) -> None:
     invariant = {"id": "A", "rule": "r", "check": check}
     declared = {"config": [{"key": "mode"}], "state": {"reads": ["seen"], "effects": [{"key": "written"}]}}
 
@@ -158,11 +160,11 @@ def test_a_misspelt_path_of_an_invariant_is_refused(check: str, path: str, hint:
         ("plan[0].arguments['amuont'] == 1", "amuont", "an argument of a tool"),
     ],
 )
-def test_a_step_of_the_plan_is_of_a_tool_that_is_there(check: str, name: str, kind: str) -> None:
+def test_plan_step_with_misspelt_tool_or_argument_is_a_fault(check: str, name: str, kind: str) -> None:
     hint = "did you mean `pay_bill`?" if kind == "a tool" else "did you mean `amount`?"
 
     assert faults({"invariants": [{"id": "A", "rule": "r", "check": check}]}) == [
-        f"m.yaml `{name}`, asked of a step of the plan, is not {kind} here | {hint}"
+        f"m.yaml `{name}`, expected in a plan step, is not {kind} of this manifest | {hint}"
     ]
 
 
@@ -175,5 +177,5 @@ def test_a_step_of_the_plan_is_of_a_tool_that_is_there(check: str, name: str, ki
         ("state.written == 1", {"state": {"effects": [{"key": "written"}]}}),
     ],
 )
-def test_what_an_invariant_may_read_is_what_the_entry_declares(check: str, more: dict[str, Any]) -> None:
+def test_invariant_may_read_declared_config_and_state(check: str, more: dict[str, Any]) -> None:
     assert faults({"invariants": [{"id": "A", "rule": "r", "check": check}], **more}) == []

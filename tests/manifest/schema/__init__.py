@@ -1,1 +1,1 @@
-"""."""
+"""Tests of JSON Schemas of tools."""

@@ -1,4 +1,4 @@
-"""What the check of a value costs is bounded before it begins: by counts, since no clock proves a bound."""
+"""Tests that the cost of a validation is limited before the validation starts. The tests compare costs, not times."""
 
 import json
 from typing import Any
@@ -19,7 +19,6 @@ def recursive(**keywords: Any) -> dict[str, Any]:
 
 
 def cycle(length: int) -> dict[str, Any]:
-    """Schemas of which each refers twice to the next, and the last to the first."""
     return {
         "$ref": "#/$defs/a0",
         "$defs": {
@@ -55,12 +54,12 @@ WORST: list[tuple[str, dict[str, Any], Any]] = [
 
 
 @pytest.mark.parametrize(("schema", "value"), [case[1:] for case in WORST], ids=[case[0] for case in WORST])
-def test_a_value_that_costs_too_much_is_refused_before_it_is_checked(schema: dict[str, Any], value: Any) -> None:
+def test_too_expensive_value_is_rejected_before_validation(schema: dict[str, Any], value: Any) -> None:
     validator = compile_schema(schema)
 
     (line,) = validator.lines(value, "arguments")
 
-    assert line.startswith("arguments: too much to check: the schema may take ")
+    assert line.startswith("arguments: too expensive to validate: it may take ")
     assert len(json.dumps(value, separators=(",", ":"))) > validator.free_bytes
 
 
@@ -103,10 +102,10 @@ FREE: list[tuple[str, dict[str, Any], Any]] = [
 
 
 @pytest.mark.parametrize(("schema", "value"), [case[1:] for case in FREE], ids=[case[0] for case in FREE])
-def test_a_large_value_is_checked_where_little_looks_at_it(schema: dict[str, Any], value: Any) -> None:
+def test_large_value_is_validated_if_its_schema_is_cheap_to_check(schema: dict[str, Any], value: Any) -> None:
     validator = compile_schema(schema)
 
-    assert not any("too much" in line for line in validator.lines(value, "arguments"))
+    assert not any("too expensive" in line for line in validator.lines(value, "arguments"))
 
 
 @pytest.mark.parametrize(
@@ -118,15 +117,15 @@ def test_a_large_value_is_checked_where_little_looks_at_it(schema: dict[str, Any
         {"properties": {"a": {"anyOf": [{"allOf": BRANCHES}] * 70}}},
     ],
 )
-def test_a_schema_that_looks_too_often_at_one_value_is_refused_at_load(schema: dict[str, Any]) -> None:
+def test_too_expensive_schema_does_not_compile(schema: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as raised:
         compile_schema(schema)
 
-    assert raised.value.hint == "use fewer branches and repeated references, or a schema for each of several tools"
+    assert raised.value.hint == "use fewer branches and references, or split the tool into several tools"
 
 
 @pytest.mark.parametrize("length", [5, 60])
-def test_the_count_does_not_depend_on_how_often_a_definition_is_used(length: int) -> None:
+def test_cost_does_not_grow_with_the_number_of_references_to_a_definition(length: int) -> None:
     schema = {
         "$ref": "#/$defs/a0",
         "$defs": {
@@ -138,7 +137,7 @@ def test_the_count_does_not_depend_on_how_often_a_definition_is_used(length: int
     assert SchemaCost(schema).of({"l": {"r": {"l": 1}}}) <= 16
 
 
-def test_of_a_large_value_the_first_fault_is_listed_and_of_a_small_one_every_fault() -> None:
+def test_only_the_first_fault_of_a_large_value_is_listed() -> None:
     validator = compile_schema({"items": {"type": "integer"}})
 
     assert validator.lines(["a"] * 3, "arguments") == [
@@ -146,7 +145,7 @@ def test_of_a_large_value_the_first_fault_is_listed_and_of_a_small_one_every_fau
     ]
     assert validator.lines(["a"] * 20_000, "arguments") == ['arguments[0]: "a" is not of type "integer"']
     assert compile_schema({"items": {"anyOf": BRANCHES}}).lines([{"a": "x"}] * 1_800, "arguments") == [
-        "arguments: is refused by the schema, and too large to say where"
+        "arguments: does not match the schema, and is too large to locate the fault"
     ]
 
 
@@ -160,11 +159,11 @@ def test_of_a_large_value_the_first_fault_is_listed_and_of_a_small_one_every_fau
     ],
     ids=["dependentRequired", "const", "enum", "not"],
 )
-def test_of_a_schema_with_long_messages_the_first_fault_is_listed(schema: dict[str, Any]) -> None:
+def test_only_the_first_fault_is_listed_if_fault_messages_are_long(schema: dict[str, Any]) -> None:
     assert len(compile_schema({"items": schema}).lines([{"a": 1}] * 100, "arguments")) == 1
 
 
-def test_a_fault_names_no_error_of_a_branch_and_quotes_little() -> None:
+def test_schema_fault_omits_the_errors_of_branches_and_shortens_quoted_values() -> None:
     validator = compile_schema(
         {"properties": {"a": {"oneOf": [{"type": "integer"}, {"type": "number"}, {"maxItems": 1}]}}}
     )
@@ -178,7 +177,7 @@ def test_a_fault_names_no_error_of_a_branch_and_quotes_little() -> None:
     assert len(line) < 350
 
 
-def test_references_into_branches_lead_where_they_led() -> None:
+def test_reference_to_an_anyof_branch_is_validated_against_that_branch() -> None:
     schema = {
         "properties": {
             "a": {"anyOf": [{"type": "integer"}, {"type": "object"}]},
@@ -191,8 +190,8 @@ def test_references_into_branches_lead_where_they_led() -> None:
     ]
 
 
-def test_free_bytes_are_free() -> None:
-    """Whatever a value of so many bytes is made of: numbers of one digit, or one text."""
+def test_value_smaller_than_the_free_size_of_its_schema_is_never_too_expensive() -> None:
+    """The test compares a list of digits with one long text, because no other value of the same size costs more."""
     for schema in ({}, {"items": {"anyOf": BRANCHES}}, {"items": {"pattern": "a{50}"}}, {"uniqueItems": True}):
         cost = SchemaCost(schema)
         size = min(cost.free_bytes, 1_000_000)

@@ -1,4 +1,4 @@
-"""JSON Schemas of tools: references, closing, compiling."""
+"""Tests of the JSON Schemas of tools: references, closed objects and compilation."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def findings(schema: dict[str, Any], **definitions: Any) -> list[str]:
     ]
 
 
-def test_errors_name_what_is_wrong_and_where() -> None:
+def test_schema_fault_messages_name_the_path_and_the_problem() -> None:
     validator = compile_schema(closed_schema({**NUMBER, "required": ["amount", "to"]}))
 
     assert validator.lines({"amount": "1", "x": 2}, "arguments") == [
@@ -43,7 +43,7 @@ def test_errors_name_what_is_wrong_and_where() -> None:
         ({"properties": {"a": {"oneOf": [{"type": "string"}]}}}, {"a": 1.5}, ("a", "oneOf", None, "number")),
     ],
 )  # fmt: skip
-def test_a_fault_is_told_to_programs_without_the_value(schema: Any, value: Any, detail: tuple[Any, ...]) -> None:
+def test_schema_fault_details_do_not_contain_the_faulty_value(schema: Any, value: Any, detail: tuple[Any, ...]) -> None:
     argument, rule, expected, found = detail
 
     assert compile_schema(schema).explained(value, "arguments")[1] == [
@@ -51,12 +51,12 @@ def test_a_fault_is_told_to_programs_without_the_value(schema: Any, value: Any, 
     ]
 
 
-def test_bounds_of_any_size_are_stated_in_faults() -> None:
-    """An application's own schema, as that of a loop's answer, may hold numbers that no manifest has."""
+def test_schema_fault_shows_a_minimum_or_maximum_with_all_its_digits() -> None:
+    """A schema from an application, such as a loop's answer schema, may contain larger numbers than a manifest."""
     assert compile_schema({"minimum": 10**30}).lines(5, "value") == [f"value: 5 is less than the minimum of {10**30}"]
 
 
-def test_formats_are_asserted() -> None:
+def test_string_values_are_checked_against_the_format_keyword() -> None:
     for name in FORMATS:
         assert not compile_schema({"format": name}).is_valid("@@ not } (")
     assert compile_schema({"format": "date"}).is_valid("2026-07-01")
@@ -74,19 +74,19 @@ def test_formats_are_asserted() -> None:
         {"$ref": "types.json#/$defs/Missing"},
     ],
 )
-def test_what_cannot_be_checked_does_not_compile(schema: dict[str, Any]) -> None:
+def test_schema_that_cannot_be_checked_does_not_compile(schema: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"^JSON Schema: "):
         compile_schema(schema)
 
 
-def test_patterns_run_in_linear_time() -> None:
+def test_schema_patterns_are_matched_in_linear_time() -> None:
     validator = compile_schema({"pattern": "^(a+)+$"})
 
     assert not validator.is_valid("a" * 100_000 + "!")
     assert not compile_schema({"pattern": "^[a-z]+$"}).is_valid("abc\n")
 
 
-def test_every_shared_type_compiles_and_refers_only_to_its_own_file() -> None:
+def test_shared_schema_types_compile_and_reference_only_shared_types() -> None:
     for name, schema in shared_types().items():
         compile_schema({"$ref": f"types.json#/$defs/{name}"})
         assert "description" in schema
@@ -96,7 +96,7 @@ def test_every_shared_type_compiles_and_refers_only_to_its_own_file() -> None:
     assert {"SourceRef", "EvidenceSpan", "ExceptionRef", "RuleTrace", "Metric"} <= set(shared_types())
 
 
-def test_a_reference_to_a_shared_type_is_copied_in() -> None:
+def test_referenced_shared_type_is_copied() -> None:
     schema = {"type": "object", "properties": {"evidence": {"$ref": "EvidenceSpan"}}}
 
     alone, _ = self_contained(schema, {})
@@ -109,7 +109,7 @@ def test_a_reference_to_a_shared_type_is_copied_in() -> None:
     assert not compile_schema(alone).is_valid({"evidence": {"source": {}}})
 
 
-def test_a_reference_into_the_file_is_copied_in_with_what_it_refers_to() -> None:
+def test_referenced_file_definitions_are_copied_recursively() -> None:
     definitions = {
         "Money": {"properties": {"currency": {"$ref": "#/$defs/Currency"}, "next": {"$ref": "#/$defs/Money"}}},
         "Currency": {"enum": ["EUR"]},
@@ -123,7 +123,7 @@ def test_a_reference_into_the_file_is_copied_in_with_what_it_refers_to() -> None
     assert not validator.is_valid({"m": {"next": {"currency": "USD"}}})
 
 
-def test_a_chain_of_definitions_is_copied_however_long() -> None:
+def test_long_chain_of_definitions_is_copied() -> None:
     definitions: dict[str, Any] = {
         f"a{at}": {"properties": {"x": {"$ref": f"#/$defs/a{at + 1}"}}} for at in range(1200)
     }
@@ -132,7 +132,7 @@ def test_a_chain_of_definitions_is_copied_however_long() -> None:
     assert len(alone["$defs"]) == 1201
 
 
-def test_a_schema_s_own_definitions_come_first_and_are_never_overwritten() -> None:
+def test_copied_definitions_never_overwrite_definitions_of_the_schema() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -153,7 +153,7 @@ def test_a_schema_s_own_definitions_come_first_and_are_never_overwritten() -> No
     assert alone["properties"]["literal"] == {"const": {"$ref": "nowhere"}}
 
 
-# A schema, what it admits when it is closed, and what it does not.
+# Each item has a name, a schema, a value that the closed schema accepts, and a value that the closed schema rejects.
 CLOSED: list[tuple[str, str, str, str]] = [
     ("arguments", "{type: object, properties: {amount: {type: number}}}", "[{}, {amount: 1}]", "[{other: 1}]"),
     ("no arguments at all", "{type: object}", "[{}]", "[{a: 1}]"),
@@ -206,7 +206,9 @@ CLOSED: list[tuple[str, str, str, str]] = [
 @pytest.mark.parametrize(
     ("schema", "valid", "invalid"), [case[1:] for case in CLOSED], ids=[case[0] for case in CLOSED]
 )
-def test_closing(schema: str, valid: str, invalid: str) -> None:
+def test_closed_copy_of_a_schema_rejects_properties_that_the_schema_does_not_name(
+    schema: str, valid: str, invalid: str
+) -> None:
     stated = yaml.safe_load(schema)
     closed = closed_schema(stated)
     validator = compile_schema(closed)
@@ -217,7 +219,7 @@ def test_closing(schema: str, valid: str, invalid: str) -> None:
     assert closed_schema(closed) == closed
 
 
-def test_every_fault_of_a_schema_at_once() -> None:
+def test_all_faults_of_a_schema_are_reported_together() -> None:
     schema = {
         "type": "object",
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -236,8 +238,8 @@ def test_every_fault_of_a_schema_at_once() -> None:
 
     assert sorted(findings(schema)) == [
         "schema/$schema: only draft 2020-12 of JSON Schema is supported",
-        "schema/properties/a/$ref: $ref leads out of the file: https://example.org",
-        "schema/properties/b/$ref: $ref leads out of the file: Nope",
+        "schema/properties/a/$ref: $ref to another file: https://example.org",
+        "schema/properties/b/$ref: $ref to another file: Nope",
         "schema/properties/c/pattern: `(?<!x)y` is not a regular expression that can be checked in linear time",
         "schema/properties/d/format: format `emai` is not known and would never be checked",
         'schema/properties/e: not a JSON Schema: 5 is not of types "boolean", "object"',
@@ -256,10 +258,10 @@ def test_every_fault_of_a_schema_at_once() -> None:
         ("minumum", "did you mean `minimum`?"),
         ("dependencies", None),
         ("additionalItems", None),
-        ("zzz", "remove it, or write what is your own as `x-…`"),
+        ("zzz", "remove it, or rename a custom keyword to `x-…`"),
     ],
 )
-def test_a_keyword_that_checks_nothing_is_a_fault(keyword: str, hint: str | None) -> None:
+def test_unknown_keyword_is_a_fault(keyword: str, hint: str | None) -> None:
     schema = {"type": "object", "properties": {"a": {"items": {keyword: {}}}}}
     [finding] = read_schema(schema, {}, ("schema",), root_object=True)[1]
 
@@ -271,7 +273,7 @@ def test_a_keyword_that_checks_nothing_is_a_fault(keyword: str, hint: str | None
     assert hint in (None, finding.hint)
 
 
-def test_what_only_describes_is_known() -> None:
+def test_schema_may_use_descriptive_keywords_such_as_title() -> None:
     described = {
         "$comment": "x", "title": "x", "description": "x", "default": {"minLenght": 1}, "examples": [1],
         "deprecated": True, "readOnly": True, "writeOnly": False, "nullable": True,
@@ -295,18 +297,18 @@ def test_what_only_describes_is_known() -> None:
         ({"properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, None),
     ],
 )
-def test_what_is_required_can_be_there(schema: dict[str, Any], place: str | None) -> None:
+def test_required_property_of_a_closed_object_must_be_named(schema: dict[str, Any], place: str | None) -> None:
     assert findings({"type": "object", **schema}) == (
-        [] if place is None else [f"schema/{place}: `b` is required and not named"]
+        [] if place is None else [f"schema/{place}: `b` is required but undefined"]
     )
 
 
 @pytest.mark.parametrize(
     "schema", [{}, {"type": "string"}, {"type": ["object", "null"]}, {"$ref": "#"}, {"properties": {"a": {}}}]
 )
-def test_arguments_are_of_type_object(schema: dict[str, Any]) -> None:
+def test_argument_schema_must_be_of_type_object(schema: dict[str, Any]) -> None:
     assert findings(schema) == ["schema: schema of the arguments must be of type object"]
 
 
-def test_arguments_may_be_an_object_by_reference() -> None:
+def test_argument_schema_may_be_a_reference_to_an_object() -> None:
     assert findings({"$ref": "#/$defs/A"}, A={"type": "object"}) == []

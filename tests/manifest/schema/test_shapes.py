@@ -1,4 +1,4 @@
-"""The shapes of the ten patterns, held against what a tool's schemas say."""
+"""Tests that the schemas of a tool match the schemas that the tool's pattern prescribes."""
 
 import copy
 from typing import Any
@@ -36,7 +36,6 @@ RESPONSE = {
 
 
 def shape_faults(pattern: str, request: Any = None, response: Any = None) -> list[str]:
-    """What is wrong with a tool of these schemas: `path: message`."""
     tool = DeclaredTool.model_validate(
         {
             "name": "do_it",
@@ -49,11 +48,10 @@ def shape_faults(pattern: str, request: Any = None, response: Any = None) -> lis
 
 
 def changed(schema: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
-    """`schema` with another schema for one of its members."""
     return {**schema, "properties": {**schema["properties"], name: value}}
 
 
-def test_the_examples_have_all_ten_patterns_in_shape() -> None:
+def test_example_tools_match_the_shapes_of_all_ten_patterns() -> None:
     assert set(TOOLS) == set(Pattern)
     assert [list(shape_findings(tool)) for tool in TOOLS.values()] == [[]] * 10
     for pattern in Pattern:
@@ -61,7 +59,7 @@ def test_the_examples_have_all_ten_patterns_in_shape() -> None:
 
 
 @pytest.mark.parametrize("pattern", list(Pattern))
-def test_every_required_member_of_a_shape_is_demanded(pattern: Pattern) -> None:
+def test_tool_must_require_the_members_that_its_pattern_requires(pattern: Pattern) -> None:
     tool = TOOLS[pattern]
     for part, field in (("request", "schema_"), ("response", "result_schema")):
         skeleton = shape(pattern)[part]
@@ -72,11 +70,12 @@ def test_every_required_member_of_a_shape_is_demanded(pattern: Pattern) -> None:
             assert [one.message.endswith(f"`{name}` must be required") for one in found] == [True]
 
 
-def test_an_answer_without_schema_is_a_fault_at_the_pattern() -> None:
-    assert shape_faults("extraction") == ["pattern: pattern extraction without `result_schema`"]
+def test_tool_with_a_pattern_needs_a_result_schema() -> None:
+    assert shape_faults("extraction") == ["pattern: pattern extraction needs a `result_schema`"]
 
 
 TWO_TYPES = {"anyOf": [{"$ref": "EvidenceSpan"}, {"type": "null"}]}
+OTHER_KINDS = "`action.kind` allows tools that `commits` does not name"
 NARROWER = {"allOf": [{"$ref": "EvidenceSpan"}, {"required": ["text"]}]}
 
 
@@ -86,7 +85,7 @@ NARROWER = {"allOf": [{"$ref": "EvidenceSpan"}, {"required": ["text"]}]}
         ("source", {"type": "string"}, ["`source` must be of type object, not string"]),
         ("source", {"type": "object", "properties": {"id": {"type": "integer"}}},
          ["`source.id` must be of type string, not integer", "`source.id` must be required"]),
-        ("hints", False, ["`hints` admits nothing"]),
+        ("hints", False, ["`hints` accepts no value"]),
         ("confidence", {"type": "number"},
          ["`confidence` must have `minimum: 0`", "`confidence` must have `maximum: 1`"]),
         ("confidence", {"type": "number", "minimum": -0.1, "maximum": 1}, ["`confidence` must have `minimum: 0`"]),
@@ -96,7 +95,7 @@ NARROWER = {"allOf": [{"$ref": "EvidenceSpan"}, {"required": ["text"]}]}
         ("exceptions", {"type": "array"}, ["`exceptions[]` must have a type"]),
     ],
 )  # fmt: skip
-def test_a_member_that_is_not_in_shape_is_named(name: str, schema: Any, found: list[str]) -> None:
+def test_member_that_deviates_from_the_shape_is_reported(name: str, schema: Any, found: list[str]) -> None:
     in_request = name in ("source", "hints")
     own = changed(REQUEST if in_request else RESPONSE, name, schema)
     field, what = ("schema", "argument") if in_request else ("result_schema", "member of the result")
@@ -106,14 +105,14 @@ def test_a_member_that_is_not_in_shape_is_named(name: str, schema: Any, found: l
     ]
 
 
-def test_a_whole_that_is_not_in_shape_is_named() -> None:
+def test_schema_that_deviates_from_the_shape_is_reported() -> None:
     assert shape_faults("extraction", {"type": "object"}, {"type": "string"}) == [
         "schema: pattern extraction: argument `source` is missing",
         "result_schema: pattern extraction: the result must be of type object, not string",
     ]
 
 
-def test_a_schema_that_only_refers_to_itself_may_be_anything() -> None:
+def test_schema_that_only_references_itself_counts_as_a_schema_of_any_type() -> None:
     response = changed(RESPONSE, "evidence", {"$ref": "#/$defs/loop"}) | {"$defs": {"loop": {"$ref": "#/$defs/loop"}}}
 
     assert shape_faults("extraction", REQUEST, response) == [
@@ -138,16 +137,18 @@ def test_a_schema_that_only_refers_to_itself_may_be_anything() -> None:
             for state in ({"enum": ["draft", "live"]}, {"type": "string"})
         ),
         (Pattern.APPROVAL_REQUEST, "schema_", "queue", None,
-         "schema: pattern approval-request: neither argument `queue` nor `principal` is there"),
+         "schema: pattern approval-request: has neither argument `queue` nor `principal`"),
         (Pattern.ACTION_STAGING, "schema_", "kind", {"const": "adjust_premium"}, None),
         *(
             (Pattern.ACTION_STAGING, "schema_", "kind", kind,
-             "schema.properties.action: pattern action-staging: `action.kind` admits what `commits` does not name")
+             f"schema.properties.action: pattern action-staging: {OTHER_KINDS}")
             for kind in ({"type": "string"}, {"enum": ["adjust_premium", "pay_all"]})
         ),
     ],
 )  # fmt: skip
-def test_a_pattern_s_own_rule(pattern: Pattern, field: str, name: str, schema: Any, found: str | None) -> None:
+def test_tool_schema_that_violates_a_special_rule_of_its_pattern_is_reported(
+    pattern: Pattern, field: str, name: str, schema: Any, found: str | None
+) -> None:
     own = copy.deepcopy(getattr(TOOLS[pattern], field))
     members = own["properties"]["action"]["properties"] if name == "kind" else own["properties"]
     members[name] = schema
@@ -158,7 +159,7 @@ def test_a_pattern_s_own_rule(pattern: Pattern, field: str, name: str, schema: A
     assert [f"{'.'.join(map(str, one.path))}: {one.message}" for one in findings] == ([found] if found else [])
 
 
-def test_what_is_staged_may_be_anything_where_the_tools_that_commit_are_not_named() -> None:
+def test_staging_tool_that_lists_no_commit_tools_may_stage_any_kind_of_action() -> None:
     tool = TOOLS[Pattern.ACTION_STAGING]
     own = copy.deepcopy(tool.schema_)
     own["properties"]["action"]["properties"]["kind"] = {"type": "string"}

@@ -1,4 +1,4 @@
-"""What the walker says that a schema admits: the dialect, what it leaves unread, and its bounds."""
+"""Tests of the walker that splits a JSON Schema into alternatives: branches, ignored keywords and limits."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ from pdp.manifest.schema.walk import Alternative, SchemaNode, argument_schemas, 
 TYPES = {"integer": int, "string": str, "boolean": bool, "null": type(None), "array": list, "object": dict}
 
 
-def test_arguments_are_found_by_reference_and_in_branches() -> None:
+def test_schema_walker_finds_arguments_in_references_and_branches() -> None:
     schema = {
         "$ref": "#/$defs/A",
         "properties": {"a": {"const": 1}},
@@ -57,7 +57,7 @@ NULL_OR_TEXT = Alternative(types=frozenset(("null", "string")), rest={"maxLength
          [Alternative(types=frozenset(("string",)), rest={"anyOf": ([{"pattern": str(at)} for at in range(65)],)})]),
     ],
 )  # fmt: skip
-def test_the_alternatives_of_a_schema(schema: Any, alternatives: list[Alternative]) -> None:
+def test_schema_walker_returns_each_alternative_of_a_schema(schema: Any, alternatives: list[Alternative]) -> None:
     assert list(walk(schema).alternatives) == alternatives
 
 
@@ -97,7 +97,6 @@ _VALUES = st.recursive(
 
 
 def admitted(node: SchemaNode, value: Any) -> bool:
-    """Whether the walker lets a value pass, by types, constants, members and items."""
     return any(admitted_by(form, node, value) for form in node.alternatives)
 
 
@@ -119,7 +118,10 @@ def admitted_by(form: Alternative, node: SchemaNode, value: Any) -> bool:
 
 
 def members(form: Alternative, node: SchemaNode, name: str) -> list[SchemaNode]:
-    """What a member may be that a form does not name: by `unevaluatedProperties`, also what another form names."""
+    """Return the schemas for a member whose name is not in `properties`.
+
+    For `unevaluatedProperties`, a name in the `properties` of another alternative also counts.
+    """
     if "additionalProperties" in form.rest:
         return [form.members or ANYTHING]
     if "unevaluatedProperties" not in form.rest:
@@ -132,7 +134,8 @@ def members(form: Alternative, node: SchemaNode, name: str) -> list[SchemaNode]:
 def items(form: Alternative, node: SchemaNode) -> list[SchemaNode]:
     if "items" in form.rest:
         return [form.items or ANYTHING]
-    # What `contains` admits, or a branch that only some values keep to, is not unevaluated.
+    # `unevaluatedItems` does not apply to items that `contains` or a condition has accepted, so such an item may have
+    # any value.
     if "unevaluatedItems" not in form.rest or form.rest.keys() & {"contains", "if"}:
         return [ANYTHING]
     return [other.items for other in node.alternatives if other.items is not None]
@@ -154,7 +157,7 @@ _NAMES_A = {"properties": {"a": {"const": 1}}}
 @example({"unevaluatedItems": False, "allOf": [{"items": {"type": "string"}}]}, ["a"])
 @example({"unevaluatedItems": False, "contains": {"type": "string"}}, ["a"])
 @settings(max_examples=60)
-def test_what_a_validator_admits_the_walker_admits(schema: Any, value: Any) -> None:
+def test_schema_walker_accepts_every_value_that_the_validator_accepts(schema: Any, value: Any) -> None:
     whole = {"allOf": [schema], "$defs": {"d": {"type": "object", "properties": {"a": {"type": "string"}}}}}
     if compile_schema(whole).is_valid(value):
         assert admitted(walk(whole), value)
@@ -162,7 +165,7 @@ def test_what_a_validator_admits_the_walker_admits(schema: Any, value: Any) -> N
 
 @pytest.mark.parametrize("levels", [25, 200])
 @pytest.mark.parametrize("keyword", ["properties", "allOf", "anyOf"])
-def test_references_that_double_at_each_level_are_read_or_refused(keyword: str, levels: int) -> None:
+def test_schema_with_exponentially_growing_references_is_read_quickly_or_rejected(keyword: str, levels: int) -> None:
     definitions: dict[str, Any] = {f"a{levels}": {"type": "string"}}
     for at in range(levels):
         inner = {"$ref": f"#/$defs/a{at + 1}"}
@@ -175,12 +178,13 @@ def test_references_that_double_at_each_level_are_read_or_refused(keyword: str, 
     if keyword == "properties" and levels < 200:
         assert load_manifest("m.json", manifest_text=json.dumps(manifest).encode()).tools
         return
-    # Deeper than what the walker reads is taken to be anything; nobody could check a value by it.
+    # Below its depth limit, the walker reads a schema as any type. A validation with this schema would be too
+    # expensive.
     expected = frozenset(("object",) if keyword == "properties" else ("string",))
     assert walk(schema).named()["a"].kinds == (None if levels == 200 and keyword != "properties" else expected)
     with pytest.raises(FileFaultsError) as raised:
         load_manifest("m.json", manifest_text=json.dumps(manifest).encode())
     (fault,) = [fault for fault in raised.value.faults if not fault.warning]
-    many = "looks at one value more than 4096 times" if levels < 200 else "refers to itself without end, or nests"
+    many = "checks one value more than 4096 times" if levels < 200 else "recurses without end, or is nested"
     assert many in fault.message
-    assert fault.hint == "use fewer branches and repeated references, or a schema for each of several tools"
+    assert fault.hint == "use fewer branches and references, or split the tool into several tools"
