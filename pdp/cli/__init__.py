@@ -1,14 +1,14 @@
-"""The command line: what others script against. Exit codes and JSON are stable (design.md, "Command line").
+"""The command line. Exit codes and JSON are stable, because scripts use them (design.md, "Command line").
 
-Exit 0 ALLOW (or done), 3 STEP_UP, 4 DENY or rejected, 2 bad usage or file, 1 anything else.
+The exit codes: 0 ALLOW or success, 3 STEP_UP, 4 DENY or rejected, 2 bad usage or file, 1 anything else.
 
 app       the tree of commands
 commands  a folder: one module for each command
-options   options and arguments that several commands have
-files     the files that commands are given
-output    what is printed or written, and the log
-display   what people see on a terminal
-project   a folder: what `pdp init` copies
+options   options and arguments that several commands share
+files     reading the files that commands use
+output    printing, writing files, and the log
+display   styled output on a terminal
+project   a folder: the files that `pdp init` copies
 """
 
 import io
@@ -17,19 +17,17 @@ import sys
 from enum import IntEnum
 from typing import Final
 
-from pdp.cli.output import TRACEBACK, brief_log, complain
+from pdp.cli.output import TRACEBACK, brief_log, print_error
 from pdp.errors import BundleError, EngineTimeoutError, FileFaultsError, PdpError, UsageError
 from pdp.workbench.shown_file import printable
 
-INTERRUPTED: Final = 130
-"""What shells call a process that was interrupted (128 + SIGINT)."""
+INTERRUPTED: Final = 130  # the exit code of an interrupted process in shells (128 + SIGINT)
 
-_MOST_FAULTS: Final = 100
-"""More than a person reads: one mistake repeated, or not the right file."""
+_MOST_FAULTS: Final = 100  # most faults shown: more are usually one mistake repeated, or the wrong file
 
 
 class Exit(IntEnum):
-    """What the process answers to its caller."""
+    """The exit codes of all commands."""
 
     OK = 0
     FAILED = 1
@@ -39,18 +37,21 @@ class Exit(IntEnum):
 
 
 def main() -> None:
-    """Run the command line and end the process with its exit code; no error leaves a traceback."""
-    # Looking for plugins of pydantic reads what every installed distribution says of itself, and none is wanted here.
+    """Run the command line and exit with its code, without a traceback on errors."""
+    # pydantic reads the metadata of every installed package to find plugins. No plugin is used here, so the slow search
+    # is switched off.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     for stream in (sys.stdout, sys.stderr):
-        # What an encoding does not have is shown as an escape; an error instead would hide a verdict.
+        # Characters that the terminal's encoding lacks are printed as escapes, because an encoding error would hide a
+        # verdict.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     code = run_command(sys.argv[1:])
     try:
         _flush()
     except OSError:
-        # It failed in `run_command` already. At its end, Python would try once more, complain, and answer 120.
+        # `run_command` has already reported the failure. At exit, Python would flush again, print an error and exit
+        # with 120.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
@@ -59,31 +60,31 @@ def run_command(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     try:
         code = _command(arguments)
-        # Before the code is given: a verdict that could not be written is none.
+        # Flush the output before the exit code is returned, so that a verdict that cannot be written gives a failure.
         _flush()
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Who closes a pipe has seen enough.
+        # The reader has closed the pipe, so no message is printed.
         return Exit.FAILED
     except PdpError as error:
         text = _shown(error)
         for argument in arguments:
             text = text.replace(argument, printable(argument)) if "\n" in argument else text
-        complain(text)
+        print_error(text)
         return Exit.USAGE if isinstance(error, UsageError | BundleError | EngineTimeoutError) else Exit.FAILED
     except OSError as error:
-        # Files that the user named have errors of their own; this is a full disk, or output that nobody takes.
-        refusal, hint = error.strerror, "check disk space, and where the output goes"
+        # Faults of the user's files are handled elsewhere, so this error is a full disk or a closed output.
+        refusal, hint = error.strerror, "check the disk space, and the destination of the output"
         if error.filename:
-            refusal, hint = f"{refusal}: {error.filename}", "check its permissions, and those of the folders above it"
-        complain(f"error: the system refuses: {refusal}\n    hint: {hint}")
+            refusal, hint = f"{refusal}: {error.filename}", "check the permissions of the file and the folders above it"
+        print_error(f"error: the system reports: {refusal}\n    hint: {hint}")
         return Exit.FAILED
     except Exception as error:
         if os.environ.get(TRACEBACK):
             raise
-        complain(
-            f"error: this is a fault of pdp itself: {type(error).__name__}: {error}\n"
+        print_error(
+            f"error: internal error of pdp: {type(error).__name__}: {error}\n"
             f"    hint: please report it; {TRACEBACK}=1 shows where it happened"
         )
         return Exit.FAILED
@@ -91,7 +92,7 @@ def run_command(arguments: list[str]) -> int:
 
 
 def _command(arguments: list[str]) -> int:
-    from pdp.cli.app import app  # noqa: PLC0415 - typer is imported where it is used
+    from pdp.cli.app import app  # noqa: PLC0415 - typer is imported only if needed
 
     try:
         with brief_log():
@@ -108,7 +109,7 @@ def _flush() -> None:
 
 def _shown(error: PdpError) -> str:
     if isinstance(error, FileFaultsError):
-        # Places stand first in their lines, where editors and CI look for them.
+        # Each line starts with the location, where editors and CI look for it.
         count = len(error.faults)
         files = dict.fromkeys(fault.place.file for fault in error.faults)
         total = f"error: {count} {'fault' if count == 1 else 'faults'} in {', '.join(map(printable, files))}"

@@ -1,4 +1,4 @@
-"""The tree of commands: which module has which. A module is imported when its command is run, or its help is shown."""
+"""The tree of commands. A command's module is imported when the command runs or its help is shown."""
 
 import sys
 from importlib import import_module
@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from pdp.cli.output import tell
+from pdp.cli.output import print_line
 from pdp.errors import MissingExtraError
 
 COMMANDS: Final = {
@@ -35,14 +35,14 @@ COMMANDS: Final = {
     "hook": "guard.hook",
     "mcp-gateway": "guard.gateway",
 }
-"""The module below `pdp.cli.commands`, and its attribute if not `app`, of each command; in the order of the help."""
+"""The commands in the order of the help. The values are `MODULE` or `MODULE:ATTRIBUTE` in `pdp.cli.commands`."""
 
 
 class _Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - likewise
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
             return None
         if cmd_name not in self.commands:
@@ -57,7 +57,7 @@ class _Commands(TyperGroup):
 
 
 def _lacking(name: str, missing: MissingExtraError) -> TyperCommand:
-    """Return a command that needs an extra: the help of all commands lists it, and running it says what to install."""
+    """Return a placeholder for a command whose extra is not installed: its help and its error say what to install."""
 
     def refuse() -> None:
         raise missing
@@ -69,21 +69,21 @@ def _lacking(name: str, missing: MissingExtraError) -> TyperCommand:
 app = typer.Typer(
     name="pdp",
     cls=_Commands,
-    help="Policy decisions for the tool calls of AI agents. New here? Run: pdp demo",
+    help="Policy decisions for the tool calls of AI agents. To see an example, run: pdp demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    # Groups and commands take it over from here.
+    # Groups and commands inherit these settings.
     context_settings={"help_option_names": ["-h", "--help"]},
-    # Frames and colours for people; scripts and logs get plain lines.
+    # Frames and colours are only shown in terminals; scripts and logs get plain text.
     rich_markup_mode="rich" if sys.stdout is not None and sys.stdout.isatty() else None,
 )
 
 
-def _version(value: bool) -> None:  # noqa: FBT001 - as typer calls it
+def _version(value: bool) -> None:  # noqa: FBT001 - typer calls it with a position
     if value:
         from pdp import __version__  # noqa: PLC0415
 
-        tell(f"pdp {__version__}")
+        print_line(f"pdp {__version__}")
         raise typer.Exit
 
 

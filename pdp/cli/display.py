@@ -1,4 +1,4 @@
-"""What people see on a terminal: styled lines, evaluations, and progress on standard error."""
+"""Output on a terminal: styled lines, evaluations, and progress on standard error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from pdp.cli.output import tell
+from pdp.cli.output import print_line
 from pdp.flow.evaluation import Evaluation
 from pdp.json import canonical
 from pdp.workbench.shown_file import printable
@@ -20,13 +20,13 @@ STYLES: Final = {"ALLOW": "bold green", "STEP_UP": "bold yellow", "DENY": "bold 
 
 
 def word(evaluation: Evaluation) -> str:
-    """Return the one word for an evaluation: its verdict, or REJECTED when the policy was not asked."""
+    """Return the evaluation's verdict, or REJECTED if the policy was not asked."""
     return evaluation.verdict or "REJECTED"
 
 
 def show(*parts: str | tuple[str, str]) -> None:
-    """Print a line of texts, each alone or with its style. What does not print in them is shown as escapes."""
-    tell("".join(printable(part) if isinstance(part, str) else _styled(*part) for part in parts))
+    """Print the parts as one line; a part is a text, or a text and its style. Unprintable characters are escaped."""
+    print_line("".join(printable(part) if isinstance(part, str) else _styled(*part) for part in parts))
 
 
 def _styled(text: str, style: str) -> str:
@@ -38,7 +38,7 @@ def _styled(text: str, style: str) -> str:
 
 
 def print_evaluation(evaluation: Evaluation) -> None:
-    """Print verdict, tool, reasons and where they come from. What the model wrote is shown, never obeyed."""
+    """Print the verdict, tool, reasons and versions of an evaluation, with unprintable characters as escapes."""
     trace, decision, rejection = evaluation.trace, evaluation.decision, evaluation.outcome.rejection
     show((word(evaluation), STYLES[word(evaluation)]), (f"  {trace.tool_name or '(no tool)'}", "bold"))
     if decision is None and rejection is not None:
@@ -60,8 +60,8 @@ def print_evaluation(evaluation: Evaluation) -> None:
 
 
 def progress(*, quiet: bool) -> Progress:
-    """Return a display of progress on standard error, taken away at its end; without a terminal it draws nothing."""
-    from rich.console import Console  # noqa: PLC0415 - most commands draw nothing
+    """Return a progress bar on standard error, which is removed at its end. Without a terminal, nothing is shown."""
+    from rich.console import Console  # noqa: PLC0415 - most commands show no progress
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn  # noqa: PLC0415
 
     hidden = quiet or sys.stderr is None or not sys.stderr.isatty()

@@ -1,7 +1,4 @@
-"""The files that commands are given, by options or by the project file; reading them, each fault with its place.
-
-What cannot be used is a UsageError, which ends a command with exit code 2.
-"""
+"""Reads the files that options or the project file name. Faults have locations, and end a command with exit code 2."""
 
 import os
 from collections.abc import Sequence
@@ -11,7 +8,7 @@ from typing import Any, TypeVar
 
 from pdp.audit.chain import AuditLog, MemoryAudit
 from pdp.audit.file import FileAudit
-from pdp.cli.output import complain
+from pdp.cli.output import print_error
 from pdp.documents import decode, read_bytes, read_record
 from pdp.documents.parse import Parser, is_json
 from pdp.errors import AuditError, Fault, FileFaultsError, UsageError
@@ -25,16 +22,16 @@ Stated = TypeVar("Stated")
 
 
 def project_with(**options: Any) -> Project:
-    """Return the project that a command is run in, if any, with options in the place of its fields of the same names.
+    """Return the current project, if any, with `options` replacing its fields of the same names.
 
-    A manifest that is named takes the place of both halves, and of `bundle` and `policies` the one that is named.
+    A manifest in `options` also replaces the project's governance; a bundle also replaces the project's policies.
     """
     given = {name: value for name, value in options.items() if value}
     file = chosen_project()
     fields: dict[str, Any] = {}
     if file is not None:
         fields = dict(read_project(file))
-        complain(f"project: {file.resolve()}")
+        print_error(f"project: {file.resolve()}")
     if "manifest" in given:
         fields["governance"] = None
     if "bundle" in given:
@@ -44,33 +41,33 @@ def project_with(**options: Any) -> Project:
     return project
 
 
-def needed(stated: Stated | None, name: str, option: str) -> Stated:
-    """Return what a command cannot do without: files that `option`, or the field `name` of the project, states."""
+def required(stated: Stated | None, name: str, option: str) -> Stated:
+    """Return a required value. Raises `UsageError` if `option` and the project's field `name` are missing."""
     if not stated:
-        raise UsageError(f"no {name} given", hint=f"name it with {option}, or as `{name}:` in {PROJECT_FILE}")
+        raise UsageError(f"no {name} given", hint=f"give it with {option}, or as `{name}:` in {PROJECT_FILE}")
     return stated
 
 
 def read_rules(manifest: Path, governance: Path | None) -> "EffectiveManifest":
-    """Read both files, and tell on standard error what is likely a mistake in governance: rules for no action, say."""
+    """Read manifest and governance; print likely mistakes in governance, such as unused rules, on standard error."""
     warnings: list[Fault] = []
     effective = load_effective(manifest, governance, warnings=warnings)
     for warning in warnings:
         if warning.place.file == str(governance):
-            complain(str(warning))
+            print_error(str(warning))
     return effective
 
 
 def effective_manifests(
     manifests: "Sequence[Path]", governances: "Sequence[Path]", project: Project
 ) -> "list[EffectiveManifest]":
-    """Read manifests, each with the governance file at its place, if there are any; without any the project's."""
+    """Read manifests, each with the governance file at the same position. Without any, read the project's files."""
     if not manifests and not governances and project.manifest is not None:
         return [load_effective(project.manifest, project.governance)]
     if governances and len(governances) != len(manifests):
         raise UsageError(
             f"{len(manifests)} manifests and {len(governances)} governance files",
-            hint="name a governance file for every manifest, in the same order, or none at all",
+            hint="give a governance file for every manifest, in the same order, or for no manifest",
         )
     return [load_effective(*pair) for pair in zip_longest(manifests, governances)]
 
@@ -81,7 +78,7 @@ def read_session(path: Path) -> Session:
 
 
 def read_proposal(file: str) -> bytes:
-    """Read a proposal, as it is decided; where it is not JSON is told on standard error, beside what is decided."""
+    """Read a proposal unchanged. If it is not JSON, print the fault on standard error, but raise no error."""
     content = read_bytes(file)
     name = "<stdin>" if file == "-" else file
     try:
@@ -89,12 +86,12 @@ def read_proposal(file: str) -> bytes:
         if not is_json(text):
             Parser(name, text, json=True, faults=[]).parse()
     except FileFaultsError as error:
-        complain(error.message)
+        print_error(error.message)
     return content
 
 
 def open_audit(path: Path | None) -> "AuditLog":
-    """Open the audit file with key and head of the environment, or a stream in memory when there is none."""
+    """Open the audit file, with PDP_AUDIT_KEY and PDP_AUDIT_HEAD. Without a path, return a log in memory."""
     if path is None:
         return MemoryAudit()
     head = os.environ.get("PDP_AUDIT_HEAD")
@@ -105,5 +102,5 @@ def open_audit(path: Path | None) -> "AuditLog":
 
 
 def key_of_environment() -> bytes | None:
-    """Return the key of the streams that commands write and verify, if `PDP_AUDIT_KEY` holds one."""
+    """Return the key of audit streams from `PDP_AUDIT_KEY`, or None without a key."""
     return os.environ.get("PDP_AUDIT_KEY", "").strip().encode() or None

@@ -1,4 +1,4 @@
-"""What commands print or write: text that cannot steer a terminal, JSON for any encoding, reports, and the log."""
+"""Output of commands: text without control characters, ASCII JSON, files, and the log."""
 
 import json
 import logging
@@ -13,37 +13,37 @@ from pdp.errors import Fault, PdpError, UsageError
 from pdp.workbench.shown_file import printable
 
 
-def tell(text: str) -> None:
-    """Print to standard output. Nothing happens when that is closed."""
-    print(text)  # noqa: T201 - the one place where a command's answer is printed
+def print_line(text: str) -> None:
+    """Print a text to standard output, unless standard output is closed."""
+    print(text)  # noqa: T201 - the only print of a command's answer
 
 
-def complain(text: str) -> None:
-    """Print lines to standard error, with what does not print in them as escapes."""
+def print_error(text: str) -> None:
+    """Print lines to standard error, with unprintable characters as escapes."""
     if sys.stderr is None:
-        return  # `print` would take standard output
-    with suppress(OSError):  # whoever cannot read it still has the exit code
-        print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)  # noqa: T201 - likewise, for complaints
+        return  # `print` would use standard output instead, so nothing is printed.
+    with suppress(OSError):  # The exit code still reports the failure.
+        print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)  # noqa: T201 - the only print of messages
 
 
 def print_json(value: Any) -> None:
-    """Print JSON in plain ASCII: names come from models, and as escapes they cannot steer a terminal."""
-    tell(json.dumps(value, indent=2))
+    """Print JSON in plain ASCII, because names come from models and other characters could control the terminal."""
+    print_line(json.dumps(value, indent=2))
 
 
 def print_answer(value: Any, lines: Iterable[str] | Callable[[], None], *, as_json: bool) -> None:
-    """Print what a command answers: as JSON, or in lines, with what does not print in them as escapes, or by a call."""
+    """Print a command's answer: `value` as JSON, or `lines` with escapes; `lines` may be a function that prints."""
     if as_json:
         print_json(value)
     elif callable(lines):
         lines()
     else:
         for line in lines:
-            tell(printable(line))
+            print_line(printable(line))
 
 
 def fault_json(fault: Fault) -> dict[str, Any]:
-    """Return a fault of a file as JSON that is stable."""
+    """Return a fault as JSON. The format is stable, because scripts read it."""
     place = fault.place
     return {
         "file": place.file, "line": place.line, "column": place.column,
@@ -52,26 +52,24 @@ def fault_json(fault: Fault) -> dict[str, Any]:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a text into a file of the user's; its folder is made where it is not there."""
+    """Write a text file for the user. If the folder is missing, create it."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(
-            f"{file}: cannot be written: {error.strerror}", hint="name a file in a folder of yours"
+            f"{file}: cannot be written: {error.strerror}", hint="choose a folder you can write to"
         ) from error
 
 
-TRACEBACK: Final = "PDP_TRACEBACK"
-"""The environment variable with which faults are shown with the place where they happened."""
+TRACEBACK: Final = "PDP_TRACEBACK"  # the environment variable that shows errors with tracebacks
 
-_LOGS: Final = ("pdp", "mcp", "client")
-"""Ours, and those of the SDK of MCP."""
+_LOGS: Final = ("pdp", "mcp", "client")  # the loggers of this package and of the MCP SDK
 
 
 @contextmanager
 def brief_log() -> Iterator[None]:
-    """Show what `pdp` logs on standard error, briefly; without it, Python would show a traceback."""
+    """Print log messages of `pdp` and the MCP SDK on standard error, one line each, without tracebacks."""
     if os.environ.get(TRACEBACK):
         yield
         return
@@ -93,4 +91,4 @@ class _Brief(logging.Handler):
             text += f": {error.message}"
         elif error is not None:
             text += f": {type(error).__name__}: {error}\n    hint: {TRACEBACK}=1 shows where it happened"
-        complain(text)
+        print_error(text)

@@ -1,9 +1,9 @@
-"""Who decides: OPA's policies, in the process or in a server beside it; both give the same decisions.
+"""The engines, which evaluate OPA policies in this process or in an OPA server beside it, with equal decisions.
 
-protocol  what every engine does
-wasm      a folder: the bundle's WebAssembly, evaluated in the process
-opa       a folder: an OPA that runs beside the process
-bundle    a folder: bundle files, their signatures, and following them
-data      data that a policy is given beside its bundle
-shadow    a second engine that decides alongside and is never enforced
+protocol  the interface of every engine
+wasm      a folder: evaluates the bundle's WebAssembly in the process
+opa       a folder: asks an OPA server that runs beside the process
+bundle    a folder: bundle files, their signatures, and an engine that follows a bundle file
+data      data for the policy that is not part of its bundle
+shadow    compares decisions with the decisions of a second engine, which are not enforced
 """

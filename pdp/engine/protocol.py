@@ -1,7 +1,7 @@
-"""What every engine does: decide a request, and answer a DENY with a stable code whenever it cannot.
+"""The interface of every engine: an engine decides requests, and on failure returns a DENY with a stable code.
 
-An engine has a `name` and implements `evaluate`, and `aevaluate` where it waits: canonical bytes in, a document of the
-policy as JSON out, an `EngineError` or `BundleError` for everything else.
+An engine has a `name` and implements `evaluate`, and also `aevaluate` if it waits for I/O. Both methods take the
+canonical request as bytes and return a document of the policy as JSON. They raise `EngineError` and `BundleError`.
 """
 
 from abc import ABC, abstractmethod
@@ -17,34 +17,37 @@ from pdp.json import JsonValueError
 from pdp.request import Request
 
 EngineName = Literal["embedded", "sidecar"]
-"""An engine, as options and settings name it: `embedded` stands in `wasm/`, `sidecar` in `opa/`."""
+"""The names of engines in options and settings. `embedded` is implemented in `wasm/`, `sidecar` in `opa/`."""
 
 ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
 
 REQUEST_INVALID = RequestRefusedError.code
-"""The code of a request that cannot even be serialised; the policy gives the same code for a malformed one."""
+"""The code for a request that cannot be serialised. The policy uses the same code for a malformed request."""
 
-DECISION: Final = "authz/decision"  # the document that decides; every bundle has it
-FINDINGS: Final = "authz/findings"  # everything that fired, whichever verdict won: for people who want to know why
-PLAN: Final = "authz/plan"  # whether a whole plan is acceptable, in the form of a decision
+DECISION: Final = "authz/decision"  # the path of the document with the decision, which every bundle must have
+# the path of all findings of the policy, including those that did not change the verdict
+FINDINGS: Final = "authz/findings"
+PLAN: Final = "authz/plan"  # the path of the decision on whether a whole plan is acceptable
 
 _GRANTS: Final = {DECISION: GRANT, PLAN: "planning.acceptable"}
 
 
 def check_seconds(name: str, value: object, *, most: float = 3600) -> None:
-    """Raise UsageError unless an argument of an engine is a number of seconds above 0, at most `most`: an hour."""
-    # The comparison fails for NaN.
+    """Raise `UsageError` unless `value` is a number above 0 and at most `most` (default: one hour in seconds)."""
+    # The comparison is written so that NaN is rejected too.
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= most:
-        raise UsageError(f"{name}: {value!r:.40} is not a number of seconds", hint=f"above 0, at most {most:.0f}")
+        raise UsageError(
+            f"{name}: {value!r:.40} is not a number of seconds", hint=f"give a number above 0, at most {most:.0f}"
+        )
 
 
 def parse_answer(answer: bytes, request: bytes | Request, document: str = DECISION) -> Decision:
-    """Return the decision in an engine's answer; AnswerInvalidError: malformed, or about another request."""
+    """Parse an engine's answer. Raises `AnswerInvalidError` for a malformed answer, or an answer to another request."""
     return parse_decision(answer, _request_id(request), grant=_GRANTS.get(document))
 
 
 def _request_id(request: bytes | Request) -> str | None:
-    """Return the id that the policy names in its answer; None where the request has no text there."""
+    """Return the request id that the policy repeats in its answer, or None if the request has no textual id."""
     if isinstance(request, bytes):
         try:
             stated = orjson.loads(request)
@@ -58,40 +61,55 @@ def _request_id(request: bytes | Request) -> str | None:
 
 
 class Engine(Closable, ABC):
-    """A policy decision point. Safe to share between threads and tasks; close it when done.
+    """A policy decision point. Safe to share between threads and tasks. Close it after use.
 
-    Every `decide…` method fails closed: it never raises for a failed evaluation but returns a DENY whose only reason
-    has the failure's code.
+    If an evaluation fails, the methods `decide…` do not raise an error, but return a DENY with the error's code as its
+    reason. Their argument `document` is the document of the policy to evaluate: `DECISION`, `PLAN` or `FINDINGS`.
 
-    `document` is what the policy is asked for: `DECISION` unless given, `PLAN` or `FINDINGS`.
+    Examples:
+        >>> from pdp.errors import EngineError
+        >>> class Unavailable(Engine):
+        ...     name = "unavailable"
+        ...     def evaluate(self, body, document="authz/decision"):
+        ...         raise EngineError("no server")
+        >>> Unavailable().decide_body(b"{}").codes
+        ('engine.unavailable',)
     """
 
     name: str
-    """For reports; those of this package are `ENGINES`."""
+    """The engine's name in reports; the engines of this package use the names in `ENGINES`."""
 
     @abstractmethod
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
-        """Evaluate a document for the canonical request `body` and return it as JSON.
+        """Evaluate a document of the policy for a request, and return the result as JSON.
+
+        Args:
+            body: the request in its canonical form, as `Request.canonical` returns it.
+            document: the name of the document, by default `DECISION`.
 
         Raises:
-            EngineError: no answer (unavailable, timed out), or an invalid answer.
+            EngineError: the engine is not available, timed out, or its answer is invalid.
             BundleError: the engine has no usable bundle.
         """
 
     async def aevaluate(self, body: bytes, document: str = DECISION) -> bytes:
-        """Async variant of `evaluate`: unless an engine does better, it blocks the event loop for one evaluation."""
+        """Async variant of `evaluate`. This default blocks the event loop during the evaluation."""
         return self.evaluate(body, document)
 
     async def adirectory(self) -> Mapping[str, Any]:
-        """Return the data `directory` that it decides by, empty where it does not say; EngineError: no answer."""
+        """Return the engine's data `directory`, or an empty mapping if the engine cannot read its data.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
         return {}
 
     async def ahealthy(self) -> bool:
-        """Return whether the engine is ready."""
+        """Return whether the engine can decide now."""
         return True
 
     def close(self) -> None:
-        """Release what the engine holds. Deciding afterwards is a DENY."""
+        """Release the engine's resources. Later decisions are a DENY."""
 
     async def aclose(self) -> None:
         """Async variant of `close`."""
@@ -104,17 +122,18 @@ class Engine(Closable, ABC):
         await self.aclose()
 
     def decide(self, request: Request) -> Decision:
-        """Decide one request."""
+        """Return the decision about one request, or a DENY if the evaluation fails."""
         try:
             return self.decide_body(request.canonical())
         except JsonValueError as error:
             return denied(REQUEST_INVALID, str(error))
 
     def decide_body(self, body: bytes, document: str = DECISION) -> Decision:
-        """Decide one request given as canonical bytes, of whatever shape: the policy itself checks it.
+        """Return the decision about a request in its canonical form. The policy rejects malformed requests.
 
-        With `PLAN`, decide whether a whole plan is acceptable: `{steps: [{tool}], context: {purpose}}`. That is ALLOW
-        or DENY and lets no call run; each call is decided by itself.
+        With `PLAN`, `body` is a plan: `{steps: [{tool}], context: {purpose}}`. ALLOW accepts the plan, but runs no
+        call,
+        because each call is decided later.
         """
         try:
             return parse_answer(self.evaluate(body, document), body, document)

@@ -1,8 +1,8 @@
-"""A second engine that decides alongside and is never enforced, so that a release is watched on live traffic.
+"""A second engine that decides the same requests, but is never enforced, to compare a new release on live traffic.
 
     engine = ShadowEngine(stable, canary, on_difference=collect)
 
-One thread asks the shadow, from a bounded queue. What it cannot take is dropped and counted.
+One thread asks the second engine, from a bounded queue. Decisions that do not fit into the queue are only counted.
 """
 
 import asyncio
@@ -21,20 +21,17 @@ from pdp.engine.protocol import DECISION, FINDINGS, Engine, check_seconds, parse
 from pdp.errors import EngineError, PdpError, UsageError
 from pdp.json import canonical
 
-WAITING: Final = 1000  # default limit of the decisions that wait for the shadow
-CLOSING: Final = 5.0  # default time to wait at the end for the shadow, in seconds
+WAITING: Final = 1000  # The default maximum number of decisions that wait for the shadow engine.
+CLOSING: Final = 5.0  # The default number of seconds that `close` waits for the shadow engine.
 
 _log = logging.getLogger("pdp.engine.shadow")
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowDifference:
-    """One request that the shadow decides differently: in verdict, codes or obligations.
+    """A request that both engines decide differently: the verdict, the codes or the obligations differ.
 
-    Attributes:
-        document: `authz/decision`, or `authz/plan` for a whole plan.
-        decision: the engine's. This one holds.
-        request: the canonical request, as a log for `pdp bundle diff --log` has it.
+    Only `decision` is enforced. `request` is in canonical form, as in a log for `pdp bundle diff --log`.
     """
 
     document: str
@@ -45,12 +42,10 @@ class ShadowDifference:
 
 @dataclass(frozen=True, slots=True)
 class ShadowCounts:
-    """What became of the decisions of the engine. Each of them counts once.
+    """The numbers of decisions, by the result of the comparison. Each decision is counted once.
 
-    Attributes:
-        failed: the shadow gives no decision, or the engine's answer is none.
-        dropped: it is not asked, because it is too slow or closed.
-        waiting: it has yet to answer.
+    `failed`: one of the two engines gave no valid decision. `dropped`: the shadow was not asked, because the queue was
+    full or the engine closed. `waiting`: the shadow has not answered yet.
     """
 
     same: int = 0
@@ -61,20 +56,28 @@ class ShadowCounts:
 
 
 class ShadowEngine(Engine):
-    """Decides by `engine` alone, and lets `shadow` decide the same afterwards. Safe for threads and tasks.
+    """An engine that decides with `engine`, and compares the decisions with the decisions of `shadow`.
 
-    What `engine` answers or raises is handed on as it is; whatever the shadow does changes no decision. `findings` are
-    not shadowed. Open it after a fork, as all engines, and close it: its thread ends then.
+    Safe for threads and tasks. The shadow decides later, in a separate thread, so it cannot change a decision. Results
+    for the document `FINDINGS` are not compared. Open the engine after a fork, and close it to end the thread.
 
     Args:
-        engine, shadow: any two engines; the answers of the first hold. Both are closed with this one.
-        on_difference: called with each difference, in the shadow's thread. What it raises is logged by its type.
-        waiting: limit of the decisions that wait for the shadow.
-        closing: seconds that `close` gives the shadow for what still waits.
+        engine: the engine that decides. It is closed with the shadow engine.
+        shadow: the engine to compare with. It is closed with the shadow engine.
+        on_difference: a function called with each difference, in the shadow's thread. The function's errors are logged.
+        waiting: the maximum number of decisions that wait for the shadow.
+        closing: seconds that `close` waits for the shadow.
 
     Raises:
-        UsageError: an argument that cannot be used.
-        EngineError: the machine has no thread left.
+        UsageError: an argument is invalid.
+        EngineError: no thread can be started.
+
+    Examples:
+        >>> from pdp import EmbeddedEngine
+        >>> with ShadowEngine(EmbeddedEngine.baseline(), EmbeddedEngine.baseline()) as engine:
+        ...     decision = engine.decide_body(b"{}")
+        >>> engine.counts().same, engine.counts().differing
+        (1, 0)
     """
 
     def __init__(
@@ -87,7 +90,7 @@ class ShadowEngine(Engine):
         closing: float = CLOSING,
     ) -> None:
         if type(waiting) is not int or waiting < 1:
-            raise UsageError(f"waiting: {waiting!r:.40} is out of range", hint="at least 1")
+            raise UsageError(f"waiting: {waiting!r:.40} is out of range", hint="give at least 1")
         check_seconds("closing", closing)
         self.name = engine.name
         self.engine: Final = engine
@@ -105,46 +108,48 @@ class ShadowEngine(Engine):
         try:
             self._thread.start()
         except RuntimeError as error:
-            raise EngineError(f"no thread to ask the shadow: {error}") from error
+            raise EngineError(f"cannot start the thread of the shadow: {error}") from error
 
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
-        """Evaluate a document on the engine; errors as there, and EngineError in a forked child."""
+        """Evaluate a document with `engine`, with the same errors. In a forked process, raise `EngineError`."""
         self._check_process()
-        return self._offered(document, body, self.engine.evaluate(body, document))
+        return self._enqueue(document, body, self.engine.evaluate(body, document))
 
     async def aevaluate(self, body: bytes, document: str = DECISION) -> bytes:
         """Async variant of `evaluate`."""
         self._check_process()
-        return self._offered(document, body, await self.engine.aevaluate(body, document))
+        return self._enqueue(document, body, await self.engine.aevaluate(body, document))
 
     async def ahealthy(self) -> bool:
-        """Return whether the deciding engine is healthy."""
+        """Return whether the deciding `engine` is ready."""
         return await self.engine.ahealthy()
 
     def counts(self) -> ShadowCounts:
-        """Return what was counted so far in the process that made the engine; EngineError in a forked child."""
+        """Return the comparison counts so far. Raise `EngineError` in a forked process."""
         self._check_process()
         with self._lock:
             return ShadowCounts(**self._tally)
 
     def close(self) -> None:
-        """Close both engines, the shadow after at most `closing` seconds in all; `counts` stay."""
+        """Close both engines, and wait at most `closing` seconds for the shadow. `counts` remains available."""
         try:
             self.engine.close()
         finally:
-            # A forked child has neither the thread nor, perhaps, anybody who lets the lock go.
+            # A forked child does not have the shadow's thread, and its copy of the lock may never be released.
             if os.getpid() == self._process:
                 with self._lock:
                     if self._closed_at is None:
                         self._closed_at = time.monotonic()
                         self._queue.put(None)
-                # An observer that closes the engine runs in the very thread that it would wait for.
+                # If an observer closes the engine, `close` runs in this thread, which cannot join itself.
                 if self._thread is not threading.current_thread():
                     self._thread.join(max(0.0, self._closed_at + self._closing - time.monotonic()))
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
-            raise EngineError("the engine was opened before the process was forked", hint="open it after the fork")
+            raise EngineError(
+                "the engine was opened before the process was forked", hint="open the engine after the fork"
+            )
 
     async def aclose(self) -> None:
         """Async variant of `close`."""
@@ -153,38 +158,37 @@ class ShadowEngine(Engine):
         finally:
             await asyncio.to_thread(self.close)
 
-    def _offered(self, document: str, body: bytes, answer: bytes) -> bytes:
+    def _enqueue(self, document: str, body: bytes, answer: bytes) -> bytes:
         if document != FINDINGS:
             with self._lock:
                 if self._closed_at is not None or self._tally["waiting"] >= self._limit:
                     self._tally["dropped"] += 1
                 else:
                     self._tally["waiting"] += 1
-                    # Under the lock, so that nothing comes after what ends the thread.
+                    # The last item is queued under the lock, so that nothing is queued after it.
                     self._queue.put((document, body, answer))
         return answer
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
-            result = self._compared(*item)
+            result = self._compare(*item)
             with self._lock:
                 self._tally[result] += 1
                 self._tally["waiting"] -= 1
         try:
             self.shadow.close()
-        except BaseException as error:  # noqa: BLE001 - nothing that a shadow does is a failure of the engine
-            _log.warning("the shadow could not be closed: %s", type(error).__name__)
+        except BaseException as error:  # noqa: BLE001 - a failure of the shadow must not fail the engine
+            _log.warning("the shadow engine could not be closed: %s", type(error).__name__)
 
-    def _compared(self, document: str, body: bytes, answer: bytes) -> str:
-        """Ask the shadow, report a difference, and return what to count."""
+    def _compare(self, document: str, body: bytes, answer: bytes) -> str:
         try:
             decision = parse_answer(answer, body, document)
             shadow_decision = parse_answer(self.shadow.evaluate(body, document), body, document)
             differs = _outcome(decision) != _outcome(shadow_decision)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it ends nothing here
+        except BaseException as error:  # noqa: BLE001 - a failure of the shadow must not end its thread
             failure = error.code if isinstance(error, PdpError) else type(error).__name__
             if failure != self._failure:
-                _log.warning("the shadow fails: %s", failure)
+                _log.warning("the shadow engine failed: %s", failure)
             self._failure = failure
             return "failed"
         self._failure = None
@@ -193,13 +197,13 @@ class ShadowEngine(Engine):
         try:
             if self._on_difference is not None:
                 self._on_difference(ShadowDifference(document, decision, shadow_decision, body))
-        except BaseException as error:  # noqa: BLE001 - the application's, which may raise anything
-            # Without its text and traceback, which could quote anything.
-            _log.warning("on_difference failed: %s", type(error).__name__)
+        except BaseException as error:  # noqa: BLE001 - the application's callback may raise anything
+            # Only the type of the error is logged, because its text and traceback could quote arguments.
+            _log.warning("on_difference raised %s", type(error).__name__)
         return "differing"
 
 
 def _outcome(decision: Decision) -> tuple[object, ...]:
-    """What is compared: messages and details of reasons may be reworded."""
+    """Return the parts of a decision to compare, without messages and details, because a release may reword both."""
     obligations = frozenset(canonical(asdict(obligation)) for obligation in decision.obligations)
     return decision.verdict, decision.codes, obligations

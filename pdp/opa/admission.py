@@ -1,8 +1,7 @@
-"""Which Rego is admitted: every module in its package, a user's as a concern, and by the conventions.
+"""The requirements for Rego: packages, the form of a user's concern, and the conventions.
 
-The baseline's modules are packages under `authz`. A user's are all `package custom.concerns.NAME`: they could otherwise
-join a package of the baseline, or be overlooked by the decision, which finds concerns by their path. Conventions are
-those of `policies/checks`, which is Rego about Rego.
+The baseline's modules are in packages under `authz`. A user's modules must be `package custom.concerns.NAME`, because
+modules in other packages could change the baseline, or would have no effect. The conventions are in `policies/checks`.
 """
 
 import json
@@ -25,7 +24,8 @@ from pdp.opa.rules import PARTS
 from pdp.opa.syntax import package_of, parse_modules
 from pdp.opa.tool import OpaTool
 
-# First parts of codes that the program or the policies give elsewhere; a baseline with a concern says so itself.
+# Reason codes of the program and the policies start with these names, so no concern may have them. The names of the
+# baseline's concerns are checked separately.
 _TAKEN: Final = frozenset((
     "access", "action_staging", "actions", "aggregation", "approval", "approval_request", "approvals", "audit", "authz",
     "bundle", "calls", "classify", "commit", "composition", "contract", "conversion", "custom", "decision", "engine",
@@ -35,25 +35,16 @@ _TAKEN: Final = frozenset((
 ))  # fmt: skip
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _USER_PACKAGE: Final = "a custom module must be `package custom.concerns.NAME`"
-_NAME_IT: Final = "the decision finds concerns by their path: one package each, and no name of the baseline"
-_BE_A_SET: Final = "the decision collects reasons from sets, and would misread anything else"
-_NO_TEST: Final = (
-    "a file whose name ends in `_test.rego` is left out of bundles: name the file otherwise, or the rule if it is a "
-    "test's own"
-)
+_NAME_IT: Final = "give each concern its own package, with a name that the baseline does not use"
+_BE_A_SET: Final = "the decision reads only sets of reasons"
+_NO_TEST: Final = "bundles leave out files whose names end in `_test.rego`: rename the file, or the rule"
 _FINDINGS: Final = "data.checks.findings"
-_STAND_APART: Final = "a module of your own stands in a folder of your own"
+_STAND_APART: Final = "put your own modules into a folder of your own"
 
 
 @dataclass(frozen=True, slots=True)
 class StagedPolicies:
-    """Policies where `tool` checks and compiles them.
-
-    Attributes:
-        modules: by their path, without unit tests; trees: their syntax trees, likewise.
-        unit_tests: the modules `..._test.rego`, by their path.
-        names: what the user's concerns may name.
-    """
+    """Policies in a folder where `tool` checks and compiles them. `modules` has no unit tests (`..._test.rego`)."""
 
     modules: Mapping[str, Module]
     trees: Mapping[str, Any]
@@ -64,26 +55,21 @@ class StagedPolicies:
     tool: OpaTool
 
     def of(self, *, custom: bool) -> dict[str, Module]:
-        """Return the user's modules, or the baseline's."""
+        """Return the user's modules if `custom` is true, else the baseline's modules."""
         return {path: module for path, module in self.modules.items() if module.custom == custom}
 
     def concerns(self, *, custom: bool) -> set[str]:
-        """Return the names of the user's concerns, or of the baseline's."""
+        """Return the names of the user's concerns if `custom` is true, else the names of the baseline's concerns."""
         packages = (_package(self.trees[path]) for path in self.of(custom=custom))
         return {package[2] for package in packages if package[1:2] == ["concerns"] and package[2:]}
 
     def faults(
         self, checked: Mapping[str, Module], *, proven: bool = False, scenario_codes: Iterable[str] | None = None
     ) -> Iterator[Sequence[Fault]]:
-        """Yield the faults of each stage: packages, unit tests, OPA's strict check, conventions.
+        """Yield the faults of each check: packages, unit tests, OPA's strict check, conventions of `checked` modules.
 
-        Args:
-            checked: the modules that are held to the conventions. What one of them does wrong, OPA may find in others
-                as well: those faults are left out then.
-            proven: whether a concern without a unit test is a fault.
-            scenario_codes: the reason codes that scenarios expect, to find concerns without any; None: nobody asks.
-
-        FileFaultsError: a unit test that is not Rego.
+        With `proven`, each concern needs a unit test. With `scenario_codes`, which are the codes that scenarios expect,
+        each concern needs a scenario. Raises `FileFaultsError` if a unit test is not Rego.
         """
         yield _package_faults(self.modules, self.trees, self.concerns(custom=False))
         tests = {path: module for path, module in self.unit_tests.items() if proven or module.custom}
@@ -99,7 +85,7 @@ class StagedPolicies:
     def _conventions(
         self, checked: Mapping[str, Module], tests: Mapping[str, Any] | None, scenario_codes: Iterable[str] | None
     ) -> list[Fault]:
-        """Return what the checks of the baseline's folder `checks` object to, in the order of places."""
+        """Return the faults that the Rego checks in the baseline's folder `checks` find, sorted by location."""
         policies = baseline_policies_path()
         document = {
             "modules": [
@@ -125,9 +111,9 @@ class StagedPolicies:
             if not file.name.endswith("_test.rego")
         }
         if not checks:
-            raise UsageError(f"{policies / 'checks'}: no checks of policies", hint="install tool-pdp again")
+            raise UsageError(f"{policies / 'checks'}: no policy checks found", hint="install tool-pdp again")
         with Evaluator(self.opa, checks, {}) as evaluator:
-            # orjson refuses integers of more than 64 bits, which Rego may have.
+            # The standard parser is used, because orjson rejects integers of more than 64 bits, which Rego allows.
             answer = evaluator.query(_FINDINGS, json.dumps(document).encode(), "--strict-builtin-errors")
         findings = answer["result"][0]["expressions"][0]["value"]
         faults = [
@@ -139,11 +125,9 @@ class StagedPolicies:
 
 @contextmanager
 def staged_policies(policies: Sequence[Path], opa: Path, *, names: KnownNames) -> Iterator[StagedPolicies]:
-    """Collect and parse the policies of the baseline's folder and the user's; stage them until the block ends.
+    """Parse the policies of the baseline and the user, and copy them to a temporary folder until the block ends.
 
-    Raises:
-        UsageError: a folder cannot be used, or OPA cannot be run.
-        FileFaultsError: a module that is not Rego.
+    Raises `FileFaultsError` if a module is not Rego, `UsageError` if a folder cannot be used or OPA cannot be run.
     """
     baseline = baseline_folder(policies)
     modules = collect(baseline, policies)
@@ -152,20 +136,23 @@ def staged_policies(policies: Sequence[Path], opa: Path, *, names: KnownNames) -
         capabilities = (baseline / "capabilities.json").resolve()
         tool = OpaTool(opa, Path(temporary, "policies"), modules, capabilities=capabilities)
         trees = parse_modules(opa, modules)
-        # What a request is, the enforcement point says, whatever the policies are.
+        # The request schema always comes from the baseline and not from the given policies, because the enforcement
+        # point defines the request.
         request = orjson.loads((baseline_policies_path() / "schemas/request.json").read_bytes())
         yield StagedPolicies(modules, trees, unit_tests, request, names, opa, tool)
 
 
 def _package_faults(modules: Mapping[str, Module], trees: Mapping[str, Any], baseline: set[str]) -> list[Fault]:
-    """Each module that is not in its package, and each concern that defines what it may not, or nothing."""
+    """Return faults for modules in a wrong package, rules that are not partial sets, and concerns without findings."""
     concerns: defaultdict[str, list[str]] = defaultdict(list)
     faults: list[Fault] = []
     for path, tree in trees.items():
         package = _package(tree)
         if not modules[path].custom:
             if package[:1] != ["authz"]:
-                message = f"`package {'.'.join(package)}` in the baseline, which is `package authz` and below"
+                message = (
+                    f"`package {'.'.join(package)}` is not allowed in the baseline, only `package authz` and below"
+                )
                 faults.append(_fault(modules[path], tree["package"], message, _STAND_APART))
         elif wrong := _misplaced(package, baseline):
             faults.append(_fault(modules[path], tree["package"], wrong, _NAME_IT))
@@ -178,16 +165,16 @@ def _package_faults(modules: Mapping[str, Module], trees: Mapping[str, Any], bas
                     faults.append(_fault(modules[path], rule, message, _BE_A_SET))
     for name, paths in concerns.items():
         if not any(_findings(trees[path]) for path in paths):
-            message, first = f"the concern custom.concerns.{name} defines nothing", min(paths)
-            hint = f"it needs one of {', '.join(PARTS)}"
+            message, first = f"the concern custom.concerns.{name} defines no finding", min(paths)
+            hint = f"define one of {', '.join(PARTS)}"
             faults.append(_fault(modules[first], trees[first]["package"], message, hint))
     return faults
 
 
 def _unit_test_faults(modules: Mapping[str, Module], trees: Mapping[str, Any]) -> list[Fault]:
-    """A user's unit test must not say what a concern says: it would be left out, and its denials with it."""
+    """Return faults for findings that a user's unit tests define. Bundles omit unit tests, so denials would be lost."""
     return [
-        _fault(module, rule, f"`{_name(rule)}` in a unit test, which would be lost", _NO_TEST)
+        _fault(module, rule, f"`{_name(rule)}` is defined in a unit test, which bundles leave out", _NO_TEST)
         for path, module in modules.items()
         if module.custom
         for rule in _findings(trees[path])
@@ -195,7 +182,7 @@ def _unit_test_faults(modules: Mapping[str, Module], trees: Mapping[str, Any]) -
 
 
 def _builtins(capabilities: Path) -> dict[str, Any]:
-    """What policies may call, by name: the types of arguments and result."""
+    """Return the builtins that policies may call, by name, with the types of their arguments and results."""
     listed = orjson.loads(capabilities.read_bytes())["builtins"]
     return {
         builtin["name"]: {"args": builtin["decl"].get("args", []), "result": builtin["decl"].get("result", {})}
@@ -209,11 +196,11 @@ def _misplaced(package: Sequence[str], baseline: set[str]) -> str | None:
         return f"{_USER_PACKAGE}, not `package {shown}`"
     name = package[2]
     if not _NAME.fullmatch(name):
-        return f"{_USER_PACKAGE} with a name of small letters, digits and `_`, not {name!r}"
+        return f"{_USER_PACKAGE} with a name of lower-case letters, digits and `_`, not {name!r}"
     if name in baseline:
-        return f"the baseline has a concern {name}: reason codes would not say whose they are"
+        return f"the baseline has a concern named {name}: reason codes would be ambiguous"
     if name in _TAKEN:
-        return f"codes that begin with `{name}.` are not a user's: reason codes would not say whose they are"
+        return f"the name {name} is reserved: reason codes would be ambiguous"
     return None
 
 
@@ -223,7 +210,7 @@ def _is_partial_set(rule: Mapping[str, Any]) -> bool:
 
 
 def _findings(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The rules of a module that find something."""
+    """Return the rules of a module that define a finding, such as `deny`."""
     return [rule for rule in tree.get("rules", ()) if _name(rule) in PARTS]
 
 

@@ -34,34 +34,26 @@ def compile_bundle(
     manifests: Mapping[str, Any] | None = None,
     tools: Sequence[Tool] = (),
 ) -> bytes:
-    """Build a bundle and return the file's bytes; `write_bundle` writes them.
+    """Build a bundle and return its bytes, which also depend on the version of OPA.
 
-    Args:
-        policies: the baseline's folder (`authz/decision.rego`, `capabilities.json`, `schemas/`)
-            and those of the user's modules, each `package custom.concerns.NAME`. Unit tests (`..._test.rego`) are
-            left out; a user's with a concern in it is refused.
-        release: counts upwards from 1.
-        opa: another version of it compiles other bytes.
-        data: files with the roots `directory` and `settings`, each laid over those before it.
-        manifests: documents by digest.
-        tools: their entries: the user's concerns may name what these bring into a request; without any, anything.
+    `policies` are the baseline's folder (`authz/decision.rego`, `capabilities.json`, `schemas/`) and the user's
+    folders, whose modules must be `package custom.concerns.NAME`. Later `data` files override earlier files.
+    `manifests` are documents by digest. With `tools`, the user's concerns may use only names that the tools have.
 
-    Raises:
-        FileFaultsError: Rego that is not admitted, each fault with its place.
-        UsageError: an argument, a folder or a data file cannot be used, or OPA cannot be run.
-        BundleError: what was built cannot be used: larger than a bundle may be.
+    Raises `FileFaultsError` with the faults in Rego, `UsageError` if an argument or OPA cannot be used, and
+    `BundleError` if the result is not a valid bundle, for example because it is too large.
     """
     if not 1 <= release <= MAX_NUMBER:
-        raise UsageError(f"release {release} is out of range", hint="releases count upwards from 1")
+        raise UsageError(f"release {release} is out of range", hint="give a number from 1 upwards")
     given = read_data(data)
     documents = merged_data({}, manifests=manifests, data=given)
     with staged_policies(policies, opa, names=KnownNames(tools, given)) as staged:
-        # The baseline is held to the conventions where it is made.
+        # Only custom policies are checked here. The baseline's own conventions are checked in its repository.
         for faults in staged.faults(staged.of(custom=True)):
             if faults:
                 raise FileFaultsError(faults)
         wasm = staged.tool.compile([DECISION, FINDINGS, PLAN])
-        # An engine refuses to decide when one of them is lost.
+        # The bundle lists its concerns, so that an engine that lacks one of them does not decide.
         own = staged.concerns(custom=False)
         concerns = own | staged.concerns(custom=True)
     if baseline_folder(policies) == baseline_policies_path():
@@ -75,46 +67,38 @@ def compile_bundle(
         )
     except JsonValueError as error:
         raise UsageError(f"the bundle's data: {error}") from error
-    # It must load as well: builtins outside the module and data that it cannot read would show only at run time.
+    # The bundle is loaded once, so that unavailable builtins and unreadable data are found now and not at run time.
     EmbeddedEngine(read_bundle(packed)).close()
     return packed
 
 
 def _check_baseline(concerns: Collection[str]) -> None:
-    """Refuse policies that lack a concern of the released baseline: a part of the folder is lost."""
     released = baseline_bundle_path()
-    if not released.exists():  # before the first release
+    if not released.exists():  # there is no released baseline yet
         return
     if lost := set(read_bundle(released).data["config"]["required_concerns"]).difference(concerns):
         raise UsageError(
             f"the policies lack concerns of the released baseline: {', '.join(sorted(lost))}",
-            hint="install tool-pdp again, or restore policies/authz/concerns; who removes one for good removes "
-            "bundles/baseline.tar.gz as well",
+            hint="install tool-pdp again, or restore policies/authz/concerns; to remove one for good, remove "
+            "bundles/baseline.tar.gz too",
         )
 
 
 def write_bundle(out: Path, packed: bytes) -> None:
-    """Write a bundle's bytes to `out`, which others may read and which is replaced at once or not at all.
-
-    UsageError: it cannot be written.
-    """
+    """Write a bundle to `out` atomically, readable for all users. Raises `UsageError` if `out` cannot be written."""
     try:
         replace_file(out, packed)
     except OSError as error:
         raise UsageError(
-            f"{out}: cannot be written: {error.strerror}", hint="name a file in a folder of yours"
+            f"{out}: cannot be written: {error.strerror}", hint="choose a folder you can write to"
         ) from error
 
 
 def policy_bundle(policies: Sequence[Path] = ()) -> Bundle:
-    """Return the bundle of the baseline and these folders, compiled now or before; alone, the released baseline.
+    """Return the bundle of the baseline and the user's `policies`, from the cache if their content is unchanged.
 
-    In a checkout whose policies are newer than its released bundle, the policies decide: they are what reports show.
-
-    Raises:
-        UsageError: a folder cannot be used, or OPA is needed and not there.
-        FileFaultsError: a module is faulty.
-        BundleError: the bundle cannot be used.
+    Without `policies`, return the released baseline, unless a checkout has newer baseline policies. Raises `UsageError`
+    if a folder cannot be used or OPA is missing, `FileFaultsError` or `BundleError`.
     """
     baseline = baseline_policies_path()
     folders = [baseline, *policies]
@@ -126,7 +110,8 @@ def policy_bundle(policies: Sequence[Path] = ()) -> Bundle:
             return released
     unit_tests = collect(baseline, folders, tests=True) if policies else {}
     stored = user_cache_path("tool-pdp") / "compiled" / f"{_sources(baseline, {**modules, **unit_tests})}.tar.gz"
-    with suppress(BundleError):  # not there, half written, or by another version: it is made
+    # If the cache has no file, or its file is incomplete or of another version, the bundle is built.
+    with suppress(BundleError):
         return read_bundle(stored)
     packed = compile_bundle(policies=folders, release=1, opa=needed_opa("compiling policies"))
     _store(stored, packed)
@@ -134,17 +119,16 @@ def policy_bundle(policies: Sequence[Path] = ()) -> Bundle:
 
 
 def _sources(baseline: Path, modules: Mapping[str, Module]) -> str:
-    """A name for all that the compiled bundle depends on."""
     beside = [(baseline / name).read_text(encoding="utf-8") for name in _READ_BESIDE]
     texts = {path: digest(module.text.encode()) for path, module in modules.items()}
-    program = ""  # a copy of the package that is not installed has no version
+    program = ""  # if the package is used without being installed, its version is unknown
     with suppress(PackageNotFoundError):
         program = version("tool-pdp")
     return digest(canonical([program, OPA_VERSION, texts, beside])).removeprefix("sha256:")
 
 
 def _store(path: Path, packed: bytes) -> None:
-    with suppress(OSError):  # a cache that cannot be written only takes time
+    with suppress(OSError):  # if the cache cannot be written, each call compiles the policies again
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, packed, mode=0o600)
         for old in sorted(path.parent.glob("*.tar.gz"), key=lambda bundle: bundle.stat().st_mtime)[:-_MOST_STORED]:

@@ -1,7 +1,4 @@
-"""Many requests evaluated in one run of the OPA program: for coverage, and for policies that are broken on purpose.
-
-It is no way to decide a call: an engine does that, by a bundle that was built and checked.
-"""
+"""Evaluate many requests in one run of OPA, to measure coverage and to test mutants, not to decide real calls."""
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,30 +23,21 @@ _MARK: Final = "pdp-input"
 
 
 class Lines(NamedTuple):
-    """Lines of one module, from 1: those that were evaluated wholly, and those of which something was not."""
+    """Line numbers of one module, from 1. A line is `missed` if it was evaluated only partly, or not at all."""
 
     covered: frozenset[int]
     missed: frozenset[int]
 
 
 class Batch(NamedTuple):
-    """The result of a run.
-
-    Attributes:
-        answers: by input the document as canonical bytes (see `canonical_answer`); None when it was undefined or
-            failed. What was not evaluated is not in it.
-        lines: by the module's path, when coverage was asked for; only of inputs that did not fail.
-    """
+    """Answers by input (None if undefined or failed), and with coverage, the lines of each module by path."""
 
     answers: Mapping[bytes, bytes | None]
     lines: Mapping[str, Lines] | None = None
 
 
 def canonical_answer(document: Any) -> bytes:
-    """Return a decision or findings document in one form for all engines.
-
-    Rego's sets have no order (reasons, obligations): whatever list stands at the top of the document is sorted.
-    """
+    """Return a document with its top-level lists sorted, so that engines give equal bytes: sets have no order."""
     if not isinstance(document, dict):
         return canonical(document)
     return canonical(
@@ -58,18 +46,9 @@ def canonical_answer(document: Any) -> bytes:
 
 
 class Evaluator(ExitStack):
-    """Modules and data staged for OPA, to be evaluated again and again, each time with some modules exchanged.
+    """Evaluates requests with modules in a folder, of which some can be replaced. Threads may share an evaluator.
 
-    Safe to share between threads: a run writes only into a folder of its own.
-
-        with Evaluator(opa, modules, data) as evaluator:
-            original = evaluator.evaluate(inputs)
-            broken = evaluator.evaluate(inputs, changed={"authz/concerns/limits/limits.rego": text})
-
-    Args:
-        modules: texts by their path in the bundle.
-        data: the whole data: `config`, `manifests`, `directory`, `settings`.
-        timeout: seconds that one run may take. Usual ones take 0.1 to 0.5, on a busy machine a hundred times that.
+    `timeout` limits one run of OPA in seconds. A run usually takes 0.1 to 0.5 s, but on a busy machine up to 50 s.
     """
 
     def __init__(
@@ -89,23 +68,17 @@ class Evaluator(ExitStack):
         document: str = _DECISION,
         coverage: bool = False,
     ) -> Batch:
-        """Evaluate a document for every input; equal inputs are evaluated once.
+        """Evaluate `document`, such as `data.authz.findings`, once for each distinct input (JSON).
 
-        An input whose evaluation fails (two values for one rule) costs a run more, and takes nothing
-        from the others; what stands behind the sixteenth such input is not evaluated.
+        Modules in `changed` replace the modules with the same paths, or are added. `coverage` reports the lines of all
+        other modules. If an input fails (for example, a rule has two values), the other inputs are evaluated in another
+        run. After the sixteenth failure, the remaining inputs are not evaluated.
 
-        Args:
-            inputs: JSON each.
-            changed: modules instead of those of the same path, or beside them.
-            document: what to evaluate, such as `data.authz.findings`.
-            coverage: whether to report which lines were evaluated; of modules that are not changed.
-
-        Raises:
-            EngineTimeoutError: not finished in time.
-            UsageError: OPA refuses the Rego, or cannot be run.
+        Raises `EngineTimeoutError`, or `UsageError` if OPA rejects the Rego or cannot be run.
         """
         options = ["--coverage", "--coverage-runs="] if coverage else []
-        # The index is printed before an input is evaluated: where a run fails, the last one printed is at fault.
+        # Each index is printed before its input is evaluated, so after an error the last printed index belongs to the
+        # input that failed.
         marked = f'some i, e in input; print("{_MARK}", i)'
         query = f"[[i, x] | {marked}; x := [d | d := {document} with input as e]]"
         answers: dict[bytes, bytes | None] = {}
@@ -127,46 +100,48 @@ class Evaluator(ExitStack):
                 failing = _last_marked(printed, len(pending))
                 answers[pending.pop(failing)] = None
                 if len(answers) >= _MOST_FAILURES:
-                    # A policy that is broken fails for each input, and each costs a run: that much is known by now.
+                    # A broken policy fails for each input, and each failure costs a run of OPA, so the remaining inputs
+                    # are skipped.
                     del pending[failing:]
         return Batch(answers, coverage_lines(report) if coverage else None)
 
     def query(self, query: str, body: bytes, *options: str) -> dict[str, Any]:
-        """Evaluate one query for one input and return what OPA writes, whole; `options` are added to its own."""
+        """Evaluate a query for one input and return OPA's complete output. `options` are added to the command line."""
         with tempfile.TemporaryDirectory(prefix="pdp-inputs-") as folder:
             file = Path(folder, "input.json")
             file.write_bytes(body)
             answer, _ = self._run(query, file, sorted(self._modules), *options)
         if "errors" in answer:
-            raise UsageError(f"OPA cannot evaluate this: {_message(answer['errors'])}")
+            raise UsageError(f"OPA cannot evaluate the query: {_message(answer['errors'])}")
         return answer
 
     def _run(self, query: str, file: Path, sources: Iterable[str], *options: str) -> tuple[dict[str, Any], str]:
-        """Run OPA once, and return its answer and what it printed; the answer may hold errors of the run time."""
-        # OPA's own bound is for when nobody is left to stop it.
+        """Run OPA once. Return its answer, which may contain run-time errors, and the text that it printed."""
+        # OPA gets a timeout of its own, which stops it even if this process has ended.
         arguments = ["eval", "--timeout", f"{2 * self._timeout:g}s", "--format", "json", "--input", str(file)]
         arguments += ["--data", "data.json", *options]
         arguments += [part for source in sources for part in ("--data", source)]
         done = run_opa(self._opa, [*arguments, query], folder=self._folder, timeout=self._timeout)
         complaint = done.stderr.decode(errors="replace")
         try:
-            # An exchanged module is named by its path, as all others are.
+            # The temporary folder is removed from the names, so that changed modules are named by their path like all
+            # others.
             answer = orjson.loads(done.stdout.replace(f"{file.parent}/".encode(), b""))
         except ValueError:
             lines = complaint.strip().splitlines()
-            raise UsageError(f"OPA refuses to evaluate: {lines[0] if lines else 'no message'}") from None
+            raise UsageError(f"OPA rejected the evaluation: {lines[0] if lines else 'no message'}") from None
         errors = answer.get("errors", [])
         if errors and not all(str(error.get("code", "")).startswith(_AT_RUN_TIME) for error in errors):
-            raise UsageError(f"OPA refuses the policies: {_message(errors)}")
+            raise UsageError(f"OPA rejected the policies: {_message(errors)}")
         return answer, complaint
 
 
 def coverage_lines(report: Mapping[str, Any]) -> dict[str, Lines]:
-    """Return the lines of each module, by its path, of a report that OPA writes with `--coverage`."""
+    """Return the covered and missed lines of each module, by path, from OPA's report for `--coverage`."""
     lines: dict[str, Lines] = {}
     for path, file in report.get("files", {}).items():
         missed = _rows(file.get("not_covered", ()))
-        # A line of which a part was not evaluated is missed: `a contains x if y` counts only when y held.
+        # A partly evaluated line counts as missed: `a contains x if y` is covered only if `y` was true.
         lines[path] = Lines(_rows(file.get("covered", ())) - missed, missed)
     return lines
 

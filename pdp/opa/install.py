@@ -1,11 +1,8 @@
-"""Installing OPA where there is none: its official release, checked against the checksum published beside it.
+"""Installation of OPA's official release, verified with the published checksum.
 
-Source: OPA's documentation, "Download OPA": `https://openpolicyagent.org/downloads/vVERSION/opa_SYSTEM_PROCESSOR`, the
-checksum under the same name with `.sha256` behind it. Both come from one place, so the checksum shows what was damaged
-on the way; that the place is the right one is for https to show.
-
-An installation works in a folder of its own within the cache, and the program takes its place only when it has shown
-its version: installations at the same time do not disturb each other, and one that is broken off leaves nothing.
+Source: OPA's documentation, "Download OPA". Program and checksum come from the same server, so the checksum only shows
+damage during the download, and https proves that it is the right server. Concurrent installations do not disturb each
+other, and an interrupted installation leaves no program.
 """
 
 import asyncio
@@ -24,11 +21,12 @@ with extra("workbench"):
 
 _PROGRAMS: Final = frozenset((system, processor) for system in ("linux", "darwin") for processor in ("amd64", "arm64"))
 _BASE_URL: Final = "https://openpolicyagent.org/downloads"
-# Seconds to wait for a connection, and then for each further piece; and those for the whole download.
+# The maximum number of seconds to wait for a connection and for each further piece of the download, and for the whole
+# download.
 _PATIENCE: Final = 5.0
 _LONGEST: Final = 900.0
 _THIS_MACHINE: Final = ("127.0.0.1", "::1", "localhost")
-_LARGEST: Final = 200 * 1024 * 1024  # bytes that a file may have
+_LARGEST: Final = 200 * 1024 * 1024  # the maximum size of a download in bytes
 
 
 class OpaInstallError(PdpError):
@@ -38,13 +36,10 @@ class OpaInstallError(PdpError):
 
 
 def install_opa(progress: Callable[[str], None], *, base_url: str = _BASE_URL) -> Path:
-    """Install OPA of version `OPA_VERSION` into the user's cache folder, whatever is there, and return the program.
+    """Install OPA `OPA_VERSION` in the user's cache folder, replacing an installed program, and return its path.
 
-    Args:
-        progress: is called with one line of text when the download begins and when it is installed.
-        base_url: https, or http on this very machine; `/vVERSION/ASSET` follows.
-
-    OpaInstallError: it cannot be downloaded or written, is not what the checksum says, or does not run here.
+    `progress` is called with lines of text. `base_url` is an https URL, or http on this machine, to which
+    `/vVERSION/ASSET` is appended. Raises `OpaInstallError` if OPA cannot be downloaded, verified, written or run.
     """
     target = cached_opa()
     try:
@@ -65,16 +60,16 @@ def install_opa(progress: Callable[[str], None], *, base_url: str = _BASE_URL) -
 
 
 def release_asset() -> str:
-    """Return the name of the official program for this machine."""
+    """Return the name of the official OPA program for this machine. Raises `OpaInstallError` if there is none."""
     if machine() not in _PROGRAMS:
-        raise OpaInstallError(f"there is no official program for {' on '.join(machine())}")
+        raise OpaInstallError(f"there is no official OPA program for {' on '.join(machine())}")
     return "_".join(("opa", *machine()))
 
 
-# In an event loop, since only there one deadline bounds everything: lookup, TLS, and an answer that drips.
+# Only an event loop can limit the whole download by one deadline, with the address lookup, TLS and a slow answer.
 async def _download(base_url: str, progress: Callable[[str], None]) -> bytes:
     url = f"{base_url}/v{OPA_VERSION}/{release_asset()}"
-    # Redirects are followed, as releases are stored elsewhere, but each place is checked.
+    # Redirects are followed, because the releases are stored on another host, but each URL is checked.
     client = httpx.AsyncClient(
         follow_redirects=True,
         timeout=_PATIENCE,
@@ -91,7 +86,7 @@ async def _download(base_url: str, progress: Callable[[str], None]) -> bytes:
     published, *_ = [*checksum_file.decode(errors="replace").split(), "nothing"]
     checksum = hashlib.sha256(content).hexdigest()
     if checksum != published.lower():
-        raise OpaInstallError(f"{url} has the checksum {checksum}, published is {published[:64]}")
+        raise OpaInstallError(f"{url}: has the checksum {checksum}, expected {published[:64]}")
     return content
 
 
@@ -104,9 +99,9 @@ async def _content(client: httpx.AsyncClient, url: str) -> bytes:
             async for piece in response.aiter_bytes():
                 content += piece
                 if len(content) > _LARGEST:
-                    raise OpaInstallError(f"{url}: download failed: it has more than {_LARGEST} bytes")
+                    raise OpaInstallError(f"{url}: download failed: larger than {_LARGEST} bytes")
     except httpx.HTTPError as error:
-        # A time-out has no words.
+        # httpx's timeout errors have an empty message.
         raise OpaInstallError(f"{url}: download failed: {str(error) or 'timed out'}") from error
     return bytes(content)
 
@@ -114,10 +109,12 @@ async def _content(client: httpx.AsyncClient, url: str) -> bytes:
 async def _check_place(request: httpx.Request) -> None:
     url = request.url
     if url.userinfo or not (url.scheme == "https" or (url.scheme == "http" and url.host in _THIS_MACHINE)):
-        raise OpaInstallError(f"{url}: has to begin with https://, without a user")
+        raise OpaInstallError(f"{url}: must be an https URL without a user")
 
 
 def _check_version(program: Path) -> None:
     version = opa_version(program)
     if version != OPA_VERSION:
-        raise OpaInstallError(f"the program {f'is version {version}' if version else 'does not run here'}")
+        raise OpaInstallError(
+            f"the downloaded program {f'is version {version}' if version else 'does not run on this machine'}"
+        )

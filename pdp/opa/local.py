@@ -1,8 +1,8 @@
-"""An OPA server for as long as it is needed: a process of ours.
+"""A temporary OPA server, run as a child process.
 
-Who may ask it: on a Unix socket (the default) only the user's own processes, as it stands in a folder that
-nobody else may enter. On TCP anybody on the machine could, so OPA then asks for a token, and answers nothing but
-decisions and its health (`deploy/authz.rego`): nobody, with the token or without, can write policies or data.
+On a Unix socket (the default) only the user's own processes can connect, because the socket's folder is private. On TCP
+any process on the machine can connect, so OPA requires a token and answers only decisions and health checks
+(`deploy/authz.rego`). No client can write policies or data, even with the token.
 """
 
 import logging
@@ -44,12 +44,7 @@ _LOCKED: Final = ("--authentication=token", "--authorization=basic")
 
 @dataclass(frozen=True, slots=True)
 class OpaServer:
-    """A running OPA with a policy's bundle.
-
-    Attributes:
-        url: for `SidecarEngine` or any HTTP client: `POST {url}/v1/data/authz/decision`.
-        token: to be sent as `Authorization: Bearer`; None on a Unix socket, where it asks for none.
-    """
+    """The address of a running OPA. On TCP, `token` is its bearer token; on a Unix socket, `token` is None."""
 
     url: str
     token: str | None = field(repr=False)
@@ -64,21 +59,12 @@ def local_opa(
     data: Mapping[str, Any] | None = None,
     tcp: bool = False,
 ) -> Iterator[OpaServer]:
-    """Run OPA as a process, which ends with the block; one that ends before is started again a second later.
+    """Run OPA as a child process until the `with` block ends. If OPA ends earlier, it is restarted after a second.
 
-        with local_opa(program, bundle=read_bundle(path)) as opa, SidecarEngine(opa.url, token=opa.token) as engine:
-            engine.decide(request)
+    OPA evaluates the bundle's Rego on the bundle's data, with `manifests` (by digest) and `data` merged into it. With
+    `tcp`, OPA listens on a free port of 127.0.0.1 instead of a Unix socket, and requires a token.
 
-    Args:
-        program: OPA.
-        bundle: what it decides by; its Rego is evaluated, not its WebAssembly.
-        manifests: the document of each effective manifest by its digest, beside those in the bundle.
-        data: the roots `directory` and `settings`, laid over the bundle's.
-        tcp: listen on 127.0.0.1 and a free port instead of a Unix socket, and ask for a token.
-
-    Raises:
-        UsageError: data that is not admitted.
-        EngineError: OPA does not start.
+    Raises `UsageError` for data that is not allowed, and `EngineError` if OPA does not start.
     """
     token = secrets.token_hex(32) if tcp else None
     with tempfile.TemporaryDirectory(prefix="pdp-opa-") as name, socket.socket() as reserved:
@@ -86,7 +72,7 @@ def local_opa(
         _write(folder, bundle, manifests, data, lock=tcp)
         address = url = f"unix://{folder / 'opa.sock'}"
         if tcp:
-            # Bound without listening, and not alone: OPA may have the port, and nobody is given it as a free one.
+            # The port is bound but does not listen: OPA can use it, while the system gives it to no other process.
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             reserved.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{reserved.getsockname()[1]}"
@@ -95,7 +81,7 @@ def local_opa(
 
         def start() -> subprocess.Popen[bytes]:
             with log.open("wb") as output:
-                return subprocess.Popen(  # noqa: S603 - the program that the caller named, with arguments made here
+                return subprocess.Popen(  # noqa: S603 - the program is the caller's, and no shell is used
                     [program.resolve(), "run", "--server", f"--addr={address}", *_OPTIONS, *(_LOCKED if tcp else ())],
                     cwd=folder,
                     env=opa_environment() | ({TOKEN_VARIABLE: token} if token else {}),
@@ -108,7 +94,7 @@ def local_opa(
             process = start()
         except OSError as error:
             raise EngineError(
-                f"{program}: OPA cannot be run: {error.strerror}", hint="get it with `pdp opa install`"
+                f"{program}: OPA cannot be run: {error.strerror}", hint="install it with `pdp opa install`"
             ) from error
         turn, is_over = threading.Lock(), threading.Event()
 
@@ -118,9 +104,10 @@ def local_opa(
                 code = process.wait()
                 if is_over.is_set():
                     return
-                _logger.error("OPA has ended with %d, and is started again:\n%s", code, _log_tail(log))
+                _logger.error("OPA exited with code %d and is restarted:\n%s", code, _log_tail(log))
                 is_over.wait(_RESTART_PAUSE)
-                with turn, suppress(OSError):  # no room on the machine: once more after a pause
+                # if OPA cannot be started because the machine lacks resources, the next attempt follows after a pause
+                with turn, suppress(OSError):
                     if not is_over.is_set():
                         process = start()
 
@@ -131,7 +118,7 @@ def local_opa(
         finally:
             with turn:
                 is_over.set()
-            process.kill()  # at once: it holds nothing that could be lost
+            process.kill()  # OPA can be killed, because it holds no state
             process.wait()
 
 
@@ -143,7 +130,8 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> 
                 is_ready = client.exchange("GET", "/health?bundle=true", None, 1.0).status == _OK
             except EngineError:
                 is_ready = False
-            # Checked after the answer, which may come from something else that has taken the port: then OPA ends.
+            # OPA ends if another process has taken its port, so after each answer the program checks that OPA still
+            # runs.
             if process.poll() is not None:
                 raise EngineError(f"OPA did not start:\n{_log_tail(log)}")
             if is_ready:
@@ -160,7 +148,6 @@ def _log_tail(log: Path) -> str:
 def _write(
     folder: Path, bundle: Bundle, manifests: Mapping[str, Any] | None, data: Mapping[str, Any] | None, *, lock: bool
 ) -> None:
-    """Write a bundle into a folder: Rego, data, and the lock where OPA asks for a token."""
     whole = canonical(merged_data(bundle.data, manifests=manifests, data=data))
     files = {**bundle.modules, "data.json": whole.decode()}
     roots = list(ROOTS)

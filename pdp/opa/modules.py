@@ -1,4 +1,4 @@
-"""The Rego files that make up a policy: found in the baseline's folder and in those of the user."""
+"""The Rego files of a policy, found in the baseline's folder and the user's folders."""
 
 import os
 import re
@@ -11,9 +11,8 @@ from pdp.documents import decode, read_bytes
 from pdp.errors import UsageError
 from pdp.installed import packaged
 
-DECISION: Final = "authz/decision.rego"
-_MAX_BYTES: Final = 1024 * 1024  # of a module
-"""The module by which a folder is known to be the baseline."""
+DECISION: Final = "authz/decision.rego"  # the module that identifies the baseline's folder
+_MAX_BYTES: Final = 1024 * 1024  # the maximum size of a module in bytes
 
 _TEST: Final = "_test.rego"
 _FILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -21,7 +20,7 @@ _FILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One Rego file: where it was found, its text with plain line feeds, and whether it is the user's."""
+    """One Rego file: its path, its text with line feeds only, and whether it belongs to the user (`custom`)."""
 
     file: Path
     text: str
@@ -29,32 +28,28 @@ class Module:
 
 
 def baseline_policies_path() -> Path:
-    """Return the baseline's policy folder: packaged beside the code, or the checkout's `policies/`."""
+    """Return the baseline's policy folder: packaged with the code, or `policies/` in a checkout."""
     return packaged("policies")
 
 
 def baseline_folder(folders: Sequence[Path]) -> Path:
-    """Return the folder that holds the baseline."""
+    """Return the folder that contains the baseline. Raises `UsageError` unless exactly one of `folders` contains it."""
     for folder in folders:
         if not folder.is_dir():
-            raise UsageError(f"{folder}: not a folder", hint="name folders with Rego files")
+            raise UsageError(f"{folder}: not a folder", hint="give folders with Rego files")
     baselines = [folder for folder in folders if (folder / DECISION).is_file()]
     if len(baselines) != 1:
         wrong = "none of the folders has" if not baselines else "more than one folder has"
-        raise UsageError(f"{wrong} {DECISION}", hint="name the baseline's folder once, and your own beside it")
+        raise UsageError(f"{wrong} {DECISION}", hint="give the baseline's folder once, and your own folders")
     return baselines[0]
 
 
 def collect(baseline: Path, folders: Sequence[Path], *, tests: bool = False) -> dict[str, Module]:
-    """Return the modules of all `folders` by their path in the bundle, sorted.
+    """Return the modules of all `folders`, sorted by their path in the bundle.
 
-    Those of the one that is the `baseline` stand under its `authz`, the user's anywhere; a user's path is the one in
-    its folder, with `custom/` before it. With `tests`, the unit tests (`…_test.rego`) alone, of which there may be
-    none; else they are left out.
-
-    Raises:
-        UsageError: a file cannot be read, is too large, or has a name that a bundle cannot have; a folder has none,
-            or a link to another folder.
+    The modules of the `baseline` are in its subfolder `authz`. A user's modules may be anywhere in a folder, and their
+    paths get the prefix `custom/`. With `tests`, only unit tests (`…_test.rego`) are returned, otherwise none. Raises
+    `UsageError` if a file is unreadable or not allowed in a bundle, or a folder has no module or a link to a folder.
     """
     modules: dict[str, Module] = {}
     for folder in folders:
@@ -64,55 +59,55 @@ def collect(baseline: Path, folders: Sequence[Path], *, tests: bool = False) -> 
         files = [file for file in every if file.name.endswith(_TEST) == tests]
         if not files and not tests:
             only = f"only unit tests (`…{_TEST}`)" if every else "no Rego file"
-            raise UsageError(f"{folder}: {only} in it", hint="name folders with Rego files")
+            raise UsageError(f"{folder}: {only} in it", hint="give folders with Rego files")
         for file in files:
             parts = file.relative_to(folder).parts
             if not all(_FILE.fullmatch(part) for part in parts):
                 raise UsageError(
-                    f"{file}: not a name for a bundle",
-                    hint="use letters, digits, `_`, `-` and `.`, without a `.` first",
+                    f"{file}: the name is not allowed in a bundle",
+                    hint="use letters, digits, `_`, `-` and `.`, and do not start with `.`",
                 )
             path = "/".join(("custom", *parts) if custom and parts[0] != "custom" else parts)
             if path in modules:
                 raise UsageError(
-                    f"{file}: {modules[path].file} would have the same place in the bundle",
-                    hint="name each folder once, and files otherwise that have one path in two of them",
+                    f"{file}: has the same path in the bundle as {modules[path].file}",
+                    hint="give each folder once, and rename files with the same path in two folders",
                 )
             modules[path] = Module(file, _text(file), custom)
     return dict(sorted(modules.items()))
 
 
 def modules_of_bundle(name: str, texts: Mapping[str, str]) -> dict[str, Module]:
-    """Return the modules of a bundle by their path; each has `NAME!PATH` for its file."""
+    """Return the modules of the bundle `name` by path. In messages, their files are called `NAME!PATH`."""
     return {path: Module(Path(f"{name}!{path}"), text, path.startswith("custom/")) for path, text in texts.items()}
 
 
 def _rego_files(top: Path) -> Iterator[Path]:
-    """Every Rego file below a folder. What could be one and is passed over would be a concern lost: it is an error."""
-    for at, folders, names in os.walk(top, onerror=_refuse):
+    """Yield every Rego file in a folder and its subfolders. Raise `UsageError` for a file that OPA would not load."""
+    for at, folders, names in os.walk(top, onerror=_raise_unreadable):
         for name in folders:
             if Path(at, name).is_symlink():
                 raise UsageError(
-                    f"{Path(at, name)}: a link to a folder, which nobody follows",
-                    hint="put the folder itself here, or name the one that the link leads to beside this one",
+                    f"{Path(at, name)}: a link to a folder, which is not followed",
+                    hint="put the folder itself here, or give the link's target as another folder",
                 )
         for name in names:
             if not name.lower().endswith(".rego"):
                 continue
             file = Path(at, name)
             if not name.endswith(".rego"):
-                raise UsageError(f"{file}: not a name that OPA knows Rego by", hint="let it end in `.rego`")
+                raise UsageError(f"{file}: OPA does not load a Rego file of this name", hint="end the name in `.rego`")
             if not file.is_file():
                 raise UsageError(f"{file}: not a file", hint="if it is a link, its target is missing")
             yield file
 
 
-def _refuse(error: OSError) -> None:
-    raise UsageError(f"{error.filename}: cannot be read: {error.strerror}", hint="let its rights admit you") from error
+def _raise_unreadable(error: OSError) -> None:
+    raise UsageError(f"{error.filename}: cannot be read: {error.strerror}", hint="check its permissions") from error
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write texts into a folder, under paths below it."""
+    """Write files into a folder. `texts` maps each file's path in the folder to its content."""
     for path, text in texts.items():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -120,8 +115,8 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 def _text(file: Path) -> str:
-    # Line ends differ between checkouts of one source, and must not make another bundle of it.
+    # Line ends are normalised, because they differ between checkouts of the same source but must not change the bundle.
     content = read_bytes(file)
     if len(content) > _MAX_BYTES:
-        raise UsageError(f"{file}: larger than {_MAX_BYTES} bytes", hint="is this Rego?")
+        raise UsageError(f"{file}: larger than {_MAX_BYTES} bytes", hint="check that this is a Rego file")
     return decode(content, str(file)).replace("\r\n", "\n")

@@ -1,4 +1,4 @@
-"""What a user's concern may name: the members of the request, of the tools' contexts and arguments, and of the data."""
+"""The names that a user's concern may use: members of the request, of tools' contexts and arguments, and of data."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,20 +41,20 @@ _ENTRY_TEXTS: Final[Mapping[str, type[StrEnum]]] = {
 
 @dataclass(frozen=True, slots=True)
 class KnownNames:
-    """The names that concerns are held to; without tools, context and arguments are open, without data each root."""
+    """The names that concerns may use. Without `tools`: any name of a context or argument. Without `data`: any data."""
 
     tools: Sequence[Tool] = ()
     data: Mapping[str, Any] | None = None
 
     def schemas(self, request: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        """Return what OPA's type checker holds concerns to, by the path that it is about."""
+        """Return schemas for OPA's type checker by path. Each schema describes the value at its path."""
         extended = self._extended(request)
-        if not self.tools:  # OPA knows no object of which it knows some members
+        if not self.tools:  # OPA's types cannot describe an object that has some known members and any others
             extended["properties"]["context"] = extended["properties"]["resource"]["properties"]["properties"] = {}
         return {"input": extended, **self._data()}
 
     def records(self, request: dict[str, Any]) -> dict[str, list[str] | None]:
-        """Return the objects whose members have names of their own, by dotted path; None: they may have others too."""
+        """Return the member names of objects by dotted path. None means that the object may have any members."""
         records: dict[str, list[str] | None] = {path: sorted(names) for path, names in _ENTRY_MEMBERS.items()}
         for path, schema in {"input": self._extended(request), **self._data()}.items():
             records |= _records(path, walk(schema))
@@ -63,7 +63,7 @@ class KnownNames:
         return records
 
     def values(self) -> dict[str, list[str]]:
-        """Return the texts that may stand where there are no others, by dotted path."""
+        """Return the allowed values of the text members that have a fixed set of values, by dotted path."""
         values = {f"{_ENTRY}.{name}": sorted(map(str, texts)) for name, texts in _ENTRY_TEXTS.items()}
         if self.tools:
             names = sorted({tool.name for tool in self.tools})
@@ -73,7 +73,7 @@ class KnownNames:
         return values
 
     def integers(self) -> list[str]:
-        """Return the paths of arguments that are whole numbers in every tool; without tools, all arguments."""
+        """Return the paths of arguments that are integers in every tool; without tools, the path of all arguments."""
         if not self.tools:
             return [_ARGUMENTS]
         nodes = [walk(closed_schema(tool.schema_)) for tool in self.tools]
@@ -81,7 +81,7 @@ class KnownNames:
         return sorted(".".join((_ARGUMENTS, *path)) for path in paths if all(_is_whole(node, path) for node in nodes))
 
     def _extended(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the schema of the request with what the tools' mappings and arguments add to it, closed."""
+        """Return the request's schema with the members that the tools add. All other members are forbidden."""
         parts = request["properties"]
         context, resource = parts["context"]["properties"], parts["resource"]["properties"]
         mapped = {name for tool in self.tools for name in tool.resource or {}}.difference(_RESOURCE)
@@ -92,25 +92,25 @@ class KnownNames:
         return {**request, "properties": {**parts, **extended}}
 
     def _arguments(self) -> dict[str, Any]:
-        """Return the schema of arguments: open where a tool takes some that it does not name."""
+        """Return the schema of arguments. Any name is allowed if some tool accepts arguments that it does not name."""
         forms = [form for tool in self.tools for form in walk(closed_schema(tool.schema_)).alternatives]
         names = {name for form in forms for name in (*form.properties, *form.conditional)}
         closed = names and not any(form.members and form.members.alternatives for form in forms)
         return _closed(_any(names)) if closed else {"type": "object"}
 
     def _data(self) -> dict[str, dict[str, Any]]:
-        return {f"data.{root}": _of_value((self.data or {}).get(root)) for root in RUN_TIME_ROOTS}
+        return {f"data.{root}": _schema_of_value((self.data or {}).get(root)) for root in RUN_TIME_ROOTS}
 
 
-def _of_value(value: Any) -> dict[str, Any]:
-    """Return the schema of what the data holds; where it is empty, and in lists, anything may come to stand there."""
+def _schema_of_value(value: Any) -> dict[str, Any]:
+    """Return the schema of a value in the data. In place of a list or an empty object, any value is allowed."""
     if not isinstance(value, dict) or not value:
         return {}
-    return _closed({name: _of_value(part) for name, part in value.items()})
+    return _closed({name: _schema_of_value(part) for name, part in value.items()})
 
 
 def _integers(node: SchemaNode, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield where a schema has integers; `*` is an item of a list. Schemas may refer to themselves without end."""
+    """Yield the paths of integers in a schema (`*`: a list's item). The depth is limited, as schemas may recurse."""
     if node.kinds == _INTEGER:
         yield at
     for form in node.alternatives if len(at) < _DEEPEST else ():
@@ -119,7 +119,6 @@ def _integers(node: SchemaNode, at: tuple[str, ...]) -> Iterator[tuple[str, ...]
 
 
 def _is_whole(node: SchemaNode, path: tuple[str, ...]) -> bool:
-    """Whether nothing but an integer may stand at a path of a value, if anything does."""
     if not path:
         return node.kinds == _INTEGER
     for form in node.alternatives:

@@ -1,4 +1,4 @@
-"""The OPA program: which version, where it is found, how it is run."""
+"""The OPA program: which version is used, and how it is found and run."""
 
 import os
 import platform
@@ -14,16 +14,14 @@ from platformdirs import user_cache_path
 from pdp.engine.opa.versions import version_fault
 from pdp.errors import EngineTimeoutError, UsageError
 
-OPA_VERSION: Final = "1.22.4"
-"""The version that this program is tested with; it is installed, and released bundles are built with it."""
+OPA_VERSION: Final = "1.22.4"  # the version that is tested, installed, and used to build released bundles
 
-OPA_VARIABLE: Final = "PDP_OPA"
-"""The environment variable that names the program to use."""
+OPA_VARIABLE: Final = "PDP_OPA"  # the environment variable with the path of the OPA program
 
 WITHOUT_OPA: Final = f" without OPA {OPA_VERSION}; get it with: pdp opa install"
-"""Why something is not known without OPA, to go on from "not known"."""
+"""The end of messages that begin "not known", for the case that OPA is missing."""
 
-# A run is short: collecting garbage often would only cost time.
+# Go collects garbage only near 512 MiB of memory, because OPA runs only for a short time.
 _NO_COLLECTION: Final = {"GOGC": "off", "GOMEMLIMIT": "512MiB"}
 _ANSWER_TIMEOUT: Final = 20.0
 _REPORTED: Final = re.compile(r"^Version:\s*(\S+)\s*$", re.MULTILINE)
@@ -31,18 +29,17 @@ _PROCESSORS: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def find_opa() -> Path | None:
-    """Return the OPA program to use, or None: what PDP_OPA names, else `opa` on PATH, else what was installed.
+    """Return the OPA program that PDP_OPA names, else `opa` on PATH, else the installed program, or None.
 
-    On PATH and in the cache, a version that may not decide (`version_fault`) is passed over.
-
-    UsageError: PDP_OPA names such a version, or something that is not OPA.
+    On PATH and in the cache, versions that may not decide (`version_fault`) are skipped. Raises `UsageError` if PDP_OPA
+    names such a version, or a file that is not OPA.
     """
     named = os.environ.get(OPA_VARIABLE)
     if named:
         version = opa_version(Path(named))
         fault = version_fault(version) if version else "is not an OPA program that can be run"
         if fault is not None:
-            hint = f"name OPA {OPA_VERSION}, or unset {OPA_VARIABLE}"
+            hint = f"set it to OPA {OPA_VERSION}, or unset {OPA_VARIABLE}"
             raise UsageError(f"{OPA_VARIABLE} names {named}, which {fault}", hint=hint)
         return Path(named)
     on_path = shutil.which("opa")
@@ -53,31 +50,28 @@ def find_opa() -> Path | None:
 
 
 def needed_opa(purpose: str) -> Path:
-    """Return the OPA program; the error says that `purpose` needs it when there is none."""
+    """Return the OPA program. Raises `UsageError` if OPA is missing, saying that the `purpose` needs it."""
     program = find_opa()
     if program is None:
         raise UsageError(
-            f"{purpose} needs Open Policy Agent {OPA_VERSION}, and none is here", hint="run: pdp opa install"
+            f"{purpose} needs Open Policy Agent {OPA_VERSION}, which is not installed", hint="run: pdp opa install"
         )
     return program
 
 
 def cached_opa() -> Path:
-    """Return where an installed OPA is kept, in the user's cache folder; it need not be there."""
+    """Return the path at which OPA is installed in the user's cache folder. The file may not exist."""
     return user_cache_path("tool-pdp") / "-".join(("opa", OPA_VERSION, *machine()))
 
 
 def machine() -> tuple[str, str]:
-    """Return operating system and processor as Go and OPA's releases call them: linux or darwin, amd64 or arm64.
-
-    Others are named as the system names them.
-    """
+    """Return operating system and processor, in Go's names if known, such as ("linux", "amd64")."""
     processor = platform.machine().lower()
     return platform.system().lower(), _PROCESSORS.get(processor, processor)
 
 
 def opa_version(program: Path) -> str | None:
-    """Return the version that a program reports as OPA does, or None when it is not OPA or cannot be run."""
+    """Return the version that a program reports, or None if the program is not OPA or cannot be run."""
     try:
         done = run_opa(program, ["version"], timeout=_ANSWER_TIMEOUT)
     except (UsageError, ValueError, EngineTimeoutError):
@@ -87,21 +81,16 @@ def opa_version(program: Path) -> str | None:
 
 
 def opa_environment() -> dict[str, str]:
-    """Return the environment to run OPA in: ours, without the variables from which OPA takes options."""
+    """Return this process's environment variables, except those that set options of OPA."""
     return {name: value for name, value in os.environ.items() if not name.startswith("OPA_")}
 
 
 def run_opa(
     opa: Path, arguments: Sequence[str], *, timeout: float, folder: Path | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run OPA to its end, whatever its exit code.
-
-    Raises:
-        UsageError: it cannot be run.
-        EngineTimeoutError: it did not finish in time.
-    """
+    """Run OPA until it exits, with any exit code. Raises `UsageError` if OPA cannot run, or `EngineTimeoutError`."""
     try:
-        return subprocess.run(  # noqa: S603 - the program that the caller named, with arguments made here
+        return subprocess.run(  # noqa: S603 - the program is the caller's, and no shell is used
             [opa.resolve(), *arguments],
             cwd=folder,
             env={**opa_environment(), **_NO_COLLECTION},
@@ -111,6 +100,8 @@ def run_opa(
             stdin=subprocess.DEVNULL,
         )
     except OSError as error:
-        raise UsageError(f"{opa}: OPA cannot be run: {error.strerror}", hint="get it with `pdp opa install`") from error
+        raise UsageError(
+            f"{opa}: OPA cannot be run: {error.strerror}", hint="install it with `pdp opa install`"
+        ) from error
     except subprocess.TimeoutExpired as error:
         raise EngineTimeoutError(f"OPA did not finish within {timeout:g} s") from error

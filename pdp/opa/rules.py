@@ -1,7 +1,6 @@
-"""Where each finding's rule stands, read from METADATA comments without OPA.
+"""Locations of the rules behind reason codes. The locations are read from METADATA comments, so reports need no OPA.
 
-Whoever reports on a policy needs the rule behind a reason code, with its title and its place, also where OPA is not
-installed. So this reads text alone, and passes over whatever is not in the form of docs/policies.md.
+Text that does not have the format of docs/policies.md is skipped.
 """
 
 import re
@@ -14,8 +13,7 @@ import yaml
 
 from pdp.opa.modules import Module
 
-PARTS: Final = ("deny", "step_up", "allow", "obligations")
-"""What a concern may find, in the order in which a decision weighs it."""
+PARTS: Final = ("deny", "step_up", "allow", "obligations")  # findings of concerns, by their weight in a decision
 
 _PACKAGE: Final = re.compile(r"package\s+([A-Za-z_][\w.]*)")
 _NAME: Final = re.compile(r"(?:default\s+)?([A-Za-z_]\w*)")
@@ -23,25 +21,17 @@ _CONTINUES: Final = re.compile(r"(?:[\]})]|else\b|with\b)")
 _OBLIGATION: Final = re.compile(r'"id"\s*:\s*"([^"\\]+)"')
 _PASSED_ON: Final = re.compile(r"_findings\s+contains\b")
 _STRING: Final = re.compile(r'"(?:\\.|[^"\\])*"|`[^`]*`')
-# The concern of what the decision finds itself.
+# The name under which findings of the decision itself are listed, beside those of concerns.
 _DECISION: Final = "decision"
 
 
 @dataclass(frozen=True, slots=True)
 class RuleSite:
-    """One rule that finds something.
+    """A rule that defines findings. `code` is its reason code, or None if its METADATA has none.
 
-    Attributes:
-        code: its reason code, `<concern>.<finding>`; None when its METADATA states none.
-        concern: its name; `decision` for the findings of the decision itself.
-        part: what it finds: one of `PARTS`; the decision itself only denies. What a concern collects under a code, and
-            then passes on, counts as a STEP_UP.
-        file: the author's file; line: of the rule's head, from 1.
-        module: the module's path in the bundle.
-        title, description: as METADATA states them, or empty.
-        unreached: why no scenario reaches it (`custom.unreached`), or None.
-        text: the rule as it is written, over all its lines.
-        obligation: the id of the obligation that it makes, if it makes one and names it.
+    `part` is one of `PARTS`; it is `step_up` for a code that a concern collects and passes on. Rules of the decision
+    itself have the concern `decision`, and only deny. `file` is the author's file, `module` its path in the bundle.
+    `unreached` is why no scenario reaches the rule (`custom.unreached`). `obligation` is the obligation's id.
     """
 
     code: str | None
@@ -58,12 +48,12 @@ class RuleSite:
 
     @property
     def last_line(self) -> int:
-        """The last line that the rule takes, from 1."""
+        """The number of the rule's last line in its file, from 1."""
         return self.line + self.text.count("\n")
 
 
 class Statement(NamedTuple):
-    """A rule, or another statement of a module: its first line, its text, and the METADATA above it, or nothing."""
+    """A rule or another statement of a module. `line` is the number of its first line. `metadata` may be empty."""
 
     line: int
     text: str
@@ -71,17 +61,16 @@ class Statement(NamedTuple):
 
 
 def rule_sites(modules: Mapping[str, Module]) -> tuple[RuleSite, ...]:
-    """Return every rule of a concern that finds something, and every rule of the decision that has a code.
+    """Return the rules of concerns that define findings, and the decision's rules with a code, sorted by location.
 
-    They stand in the order of the modules' paths and of their lines. Rules without a code are among them, so that a
-    finding without a name can be traced to its place. A METADATA block that is no YAML counts as none.
+    Rules of concerns may lack a code, but their findings can still be traced. Invalid YAML in METADATA is ignored.
     """
     paths = sorted(path for path in modules if not path.endswith("_test.rego"))
     return tuple(site for path in paths for site in _sites(path, modules[path]))
 
 
 def sites_by_code(sites: tuple[RuleSite, ...]) -> dict[str, tuple[RuleSite, ...]]:
-    """Return the sites by their code, those without one left out; codes sorted."""
+    """Return the rules by reason code, in the order of the codes. Rules without a code are left out."""
     codes = sorted({site.code for site in sites if site.code is not None})
     return {code: tuple(site for site in sites if site.code == code) for code in codes}
 
@@ -134,16 +123,16 @@ def _text_of(metadata: Mapping[str, Any], name: str) -> str:
 
 @lru_cache(maxsize=512)
 def statements(text: str) -> tuple[Statement, ...]:
-    """Split a module into its statements. A statement begins in the first column, outside of all brackets."""
+    """Split a module into statements. A statement starts in the first column of a line, outside of all brackets."""
     done: list[Statement] = []
     block: list[str] | None = None
     metadata: dict[str, Any] = {}
-    held: dict[str, Any] = {}
+    current: dict[str, Any] = {}
     start, depth = 0, 0
     lines: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
         plain = line.strip()
-        # In brackets, a line belongs to its statement, whatever it looks like.
+        # Inside brackets, every source line belongs to the statement that opened them.
         if depth == 0 and line.startswith("#"):
             if plain == "# METADATA":
                 block = []
@@ -156,18 +145,18 @@ def statements(text: str) -> tuple[Statement, ...]:
         begins = depth == 0 and plain and (annotated or not (line[0].isspace() or _CONTINUES.match(line)))
         if begins:
             if start:
-                done.append(Statement(start, "\n".join(lines).rstrip(), held))
-            start, lines, held = number, [plain if annotated else line], metadata
+                done.append(Statement(start, "\n".join(lines).rstrip(), current))
+            start, lines, current = number, [plain if annotated else line], metadata
             metadata = {}
         else:
             lines.append(line)
-        depth = max(0, depth + _opened(line))
+        depth = max(0, depth + _bracket_balance(line))
     if start:
-        done.append(Statement(start, "\n".join(lines).rstrip(), held))
+        done.append(Statement(start, "\n".join(lines).rstrip(), current))
     return tuple(done)
 
 
-def _opened(line: str) -> int:
+def _bracket_balance(line: str) -> int:
     bare = _STRING.sub("", line).partition("#")[0]
     return sum(map(bare.count, "{[(")) - sum(map(bare.count, "}])"))
 
@@ -176,6 +165,6 @@ def _metadata(block: list[str]) -> dict[str, Any]:
     try:
         value = yaml.safe_load("\n".join(block))
     except (yaml.YAMLError, ValueError, RecursionError):
-        # Invalid dates are a ValueError of PyYAML's; whatever it is, OPA complains about it when it compiles.
+        # PyYAML raises ValueError for an invalid date. The fault is ignored, because OPA reports it when it compiles.
         return {}
     return value if isinstance(value, dict) else {}

@@ -1,7 +1,7 @@
-"""Rego syntax trees, as `opa parse --format json --json-include locations` writes them, and where their nodes stand.
+"""Rego syntax trees from `opa parse --format json --json-include locations`, and the locations of their nodes.
 
-A node's location has row and column (in characters, from 1) and the node's text in base64. OPA gives everything in a
-bare `else` branch the location of the branch; `span` returns None for such a location.
+A node's location has row and column (in characters, from 1), and the node's text in base64. OPA gives all nodes in a
+bare `else` branch the location of the whole branch, so `span` returns None for them.
 """
 
 import base64
@@ -18,8 +18,7 @@ from pdp.opa.modules import Module
 from pdp.opa.tool import OpaTool
 
 Node = dict[str, Any]
-Span = tuple[int, int]
-"""Start and end of a node in the text, in characters."""
+Span = tuple[int, int]  # start and end of a node in the text, in characters
 
 COMPREHENSIONS: Final = frozenset({"arraycomprehension", "setcomprehension", "objectcomprehension"})
 
@@ -28,7 +27,7 @@ _PROGRAMS: Final = 4
 
 
 def parse_modules(opa: Path, modules: Mapping[str, Module]) -> dict[str, Node]:
-    """Return the syntax tree of each module by its path in the bundle. Trees are shared: do not change them."""
+    """Return the syntax tree of each module by path. The trees are cached, so do not change them."""
     faults: list[Fault] = []
     trees: dict[str, Node] = {}
     with ThreadPoolExecutor(_PROGRAMS, thread_name_prefix="pdp-parse") as pool:
@@ -52,7 +51,7 @@ def _tree(opa: Path, path: str, module: Module) -> Node:
 
 
 def mark_negations(tree: Any) -> None:
-    """Give each negation of one expression the form that it has without `import rego.v2`: `negated`, in place."""
+    """Replace each negation (`not`) of a single expression, in place, by the expression with `negated: true`."""
     for node in nodes(tree):
         if is_not(node) and not node["terms"]["explicit_body"]:
             negated = node["terms"]["body"][0]
@@ -61,7 +60,7 @@ def mark_negations(tree: Any) -> None:
 
 
 class Source:
-    """The text of a module, and what stands where in it."""
+    """A module's text, in which syntax tree nodes can be located."""
 
     def __init__(self, file: Path, text: str) -> None:
         self.file = file
@@ -71,52 +70,52 @@ class Source:
             self._starts.append(self._starts[-1] + len(line) + 1)
 
     def span(self, node: Node) -> Span | None:
-        """Return where a node stands, or None when its location is not that of its text."""
+        """Return the start and end of a node in the text, or None if the node's location does not match the text."""
         location = node.get("location")
         if not location or not location.get("text"):
             return None
         start = self._starts[location["row"] - 1] + location["col"] - 1
         text = base64.b64decode(location["text"]).decode()
         if text.startswith("(") and not self.text.startswith(text, start):
-            # Of what stands in parentheses, OPA gives the column behind the first of them.
+            # For an expression in parentheses, OPA's column is one too high: it points after the first parenthesis.
             start -= 1
         if not self.text.startswith(text, start):
             return None
         return start, start + len(text)
 
     def written(self, node: Node) -> str:
-        """Return a node's text; empty when it has no place."""
+        """Return the source text of a node, or an empty string if its location is unknown."""
         span = self.span(node)
         return "" if span is None else self.text[span[0] : span[1]]
 
     def place(self, offset: int) -> Place:
-        """Return the place of an offset, as editors understand it."""
+        """Return the file, line and column of an offset in the text."""
         line = self.text.count("\n", 0, offset) + 1
         return Place(str(self.file), line, offset - self._starts[line - 1] + 1)
 
     def line(self, offset: int) -> str:
-        """Return the line in which an offset stands."""
+        """Return the text line that contains an offset."""
         start = self.text.rfind("\n", 0, offset) + 1
         return self.text[start:].split("\n", 1)[0]
 
     def changed(self, span: Span, text: str) -> str:
-        """Return the whole text with `text` in the place of what stands at `span`."""
+        """Return a copy of the whole text in which `span` is replaced by `text`."""
         return self.text[: span[0]] + text + self.text[span[1] :]
 
 
 def package_of(tree: Node) -> str:
-    """Return a module's package, dotted and without `data`."""
+    """Return the dotted package name of a module's syntax tree, without `data`."""
     return ".".join(str(part["value"]) for part in tree["package"]["path"][1:])
 
 
 def imports_of(tree: Node) -> dict[str, list[Node]]:
-    """Return the references that a module imports, by the names that it has for them."""
+    """Return the references that a module imports, by the names that the module uses for them."""
     imported = ((node.get("alias"), node["path"]["value"]) for node in tree.get("imports") or ())
     return {str(alias or parts[-1]["value"]): parts for alias, parts in imported}
 
 
 def operator(terms: list[Node]) -> str:
-    """Return the dotted name of what is called, such as `lt`, `internal.member_2` or `reason.new`."""
+    """Return the dotted name of the function that an expression calls, such as `lt` or `reason.new`."""
     head = terms[0]
     if head.get("type") != "ref":
         return ""
@@ -124,23 +123,23 @@ def operator(terms: list[Node]) -> str:
 
 
 def is_some(expression: Node) -> bool:
-    """Whether it is a `some` declaration."""
+    """Return whether an expression is a `some` declaration."""
     return isinstance(expression["terms"], dict) and "symbols" in expression["terms"]
 
 
 def is_every(expression: Node) -> bool:
-    """Whether it is an `every`."""
+    """Return whether an expression is an `every` statement."""
     return isinstance(expression["terms"], dict) and "domain" in expression["terms"]
 
 
 def is_not(expression: Node) -> bool:
-    """Whether it is a negation in the form of `rego.v2`."""
+    """Return whether a node is a negation (`not`) that `mark_negations` has not replaced."""
     terms = expression.get("terms")
     return isinstance(terms, dict) and terms.get("type") == "not"
 
 
 def declared(expression: Node) -> set[str]:
-    """Return the variables that an expression brings about: those of `some` and of the left side of `:=`."""
+    """Return the variables that an expression declares with `some`, or on the left side of `:=` or `=`."""
     terms = expression["terms"]
     if is_some(expression):
         symbols = terms["symbols"]
@@ -156,13 +155,13 @@ def declared(expression: Node) -> set[str]:
 
 
 def variables(node: Any) -> Counter[str]:
-    """Count the variables in a part of a tree."""
+    """Return how often each variable occurs in a node."""
     names = (part.get("value") for part in nodes(node) if part.get("type") == "var")
     return Counter(name for name in names if isinstance(name, str))
 
 
 def branches(rule: Node) -> Iterator[Node]:
-    """Yield a rule and then each of its `else` branches."""
+    """Yield a rule, then each of its `else` branches."""
     node: Node | None = rule
     while node is not None:
         yield node
@@ -170,12 +169,12 @@ def branches(rule: Node) -> Iterator[Node]:
 
 
 def rule_name(rule: Node) -> str:
-    """Return the name under which a rule is known in its package."""
+    """Return a rule's name within its package."""
     return ".".join(str(part["value"]) for part in rule["head"]["ref"])
 
 
 def nodes(tree: Any) -> Iterator[Node]:
-    """Yield every node of a part of a tree, outer ones first; locations and METADATA are not nodes."""
+    """Yield all nodes inside a node, outer nodes first. Locations and METADATA do not count as nodes."""
     if isinstance(tree, dict):
         yield tree
         for key, value in tree.items():

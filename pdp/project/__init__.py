@@ -1,6 +1,6 @@
-"""The project file `pdp.yaml`: what an application and the commands of an author work with, stated once.
+"""The project file `pdp.yaml`: the files and settings of an application, for the application and the commands.
 
-file       its fields, and what it opens; where it is looked for, and when it is trusted
-resources  engine and stores of an enforcement point that is made from files
-watch      what is in force while the files are being written
+file       its fields, how it is found, when it is trusted, and how the files it names are opened
+resources  engine and stores of an enforcement point that is created from files
+watch      reloads manifest, governance and policies while they are edited
 """

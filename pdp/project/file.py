@@ -1,7 +1,7 @@
-"""The project file `pdp.yaml`: its fields, what it opens, where it is looked for, and when it is trusted.
+"""The project file `pdp.yaml`: its fields, how it is found, when it is trusted, and how the files it names are opened.
 
-Who writes the file decides what decides. So one that is looked for counts only where nobody but the user can have put
-it there; whoever names one has looked at it.
+The file selects the policy, so a file that is found by search is trusted only if no other user can write it. A file
+that the user names explicitly is always trusted.
 """
 
 import grp
@@ -25,8 +25,9 @@ from pdp.stores.url import with_file_in
 
 PROJECT_FILE: Final = "pdp.yaml"
 PROJECT_VARIABLE: Final = "PDP_PROJECT"
-"""Names the project file, instead of looking for one; when it is empty, there is none."""
-APPROVER_FILE: Final = "approver.yaml"  # the session to grant by, beside the project file of a person's own agents
+"""The environment variable with the path of the project file. If it is set but empty, no project file is used."""
+# the approver's session file, in the same folder as the project file of a user's own agents
+APPROVER_FILE: Final = "approver.yaml"
 
 
 def _path(value: Any, info: ValidationInfo) -> Path:
@@ -38,7 +39,7 @@ def _path(value: Any, info: ValidationInfo) -> Path:
 
 
 def _store(value: Any, info: ValidationInfo) -> Any:
-    """Return the URL of a store; a file's path in it is relative to the project file's folder, as all paths are."""
+    """Return a store's URL. A relative file path in the URL becomes relative to the project file's folder."""
     return with_file_in(Path(info.context or "."), value) if isinstance(value, str) else value
 
 
@@ -47,7 +48,7 @@ ProjectStore = Annotated[StrictStr, BeforeValidator(_store)]
 
 
 class Project(BaseModel):
-    """What a project file states; nothing of it where there is none. Paths are ready to be opened; docs/project.md."""
+    """The content of a project file, or defaults. All paths already include the file's folder. See docs/project.md."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -64,28 +65,28 @@ class Project(BaseModel):
     accept_unknown_opa: StrictBool = False
 
     def unbuilt(self) -> Self:
-        """Return the project without its bundle where it has policies: so an author's last edit decides."""
+        """Return the project; if it has policies, without its bundle, so that the current policies are used."""
         return self.model_copy(update={"bundle": None}) if self.policies else self
 
 
 def read_project(file: Path) -> Project:
-    """Read a project file that somebody named."""
+    """Read a project file that the user has named, without checking who can write it."""
     return read_record(file, Project)
 
 
 def manifest_of_project(file: Path, project: Project) -> EffectiveManifest:
-    """Return the effective manifest of the project of a file."""
+    """Return the effective manifest of a project. The error for a project without a manifest names `file`."""
     if project.manifest is None:
-        raise UsageError(f"{file}: states no manifest", hint="add `manifest: FILE`")
+        raise UsageError(f"{file}: names no manifest", hint="add `manifest: FILE`")
     return load_effective(project.manifest, project.governance)
 
 
 def engine_of_project(
     project: Project, manifest: EffectiveManifest, owned: ExitStack, engine: EngineName | Engine | None = None
 ) -> Engine:
-    """Return the engine that a project states, or `engine`, for its manifest; see `engine_of_files`.
+    """Return an engine for a project and its manifest; see `engine_of_files`. `engine` overrides the project's engine.
 
-    It decides by the bundle; by the policies where there is no bundle. An engine that runs already has its own.
+    A new engine decides with the project's bundle, or else its policies. A running engine or OPA keeps its own bundle.
     """
     named = project.engine if engine is None else engine
     opa_url = project.opa_url if named == "sidecar" else None
@@ -97,28 +98,30 @@ def engine_of_project(
 
 
 def chosen_project() -> Path | None:
-    """Return the project file that the environment names, or that is found from the current folder; None: neither."""
+    """Return the project file that PDP_PROJECT names. Without PDP_PROJECT, search as `find_project` does."""
     named = os.environ.get(PROJECT_VARIABLE)
     return find_project(Path.cwd()) if named is None else Path(named) if named else None
 
 
 def find_project(folder: Path) -> Path | None:
-    """Return the project file of a folder or of the nearest one above it, as a path from `folder`; None: there is none.
+    """Return the project file of a folder or of the nearest folder above it, relative to `folder`, or None.
 
-    The search ends with the repository (the folder that has `.git`) and with the home folder.
-
-    UsageError: the nearest one is not to be trusted; passed over, another one, or none, would decide silently.
+    The search ends at the repository (a folder with `.git`) and at the home folder. Raises `UsageError` if the nearest
+    file is not trusted, because skipping it would silently use another project, or none.
     """
     try:
         home = Path.home().resolve()
-    except RuntimeError:  # a user without one, as in some containers
+    except RuntimeError:  # in a container, the user may have no home folder
         home = None
     for above in (folder, *folder.parents):
         file = above / PROJECT_FILE
         if os.path.lexists(file):
             distrust = _distrust(file)
             if distrust is not None:
-                raise UsageError(f"{file}: not used: {distrust}", hint="mend that, or name the file in PDP_PROJECT")
+                raise UsageError(
+                    f"{file}: not trusted: {distrust}",
+                    hint="correct the owner or the permissions, or set PDP_PROJECT to the file",
+                )
             return Path(os.path.relpath(file, folder))
         if above == home or os.path.lexists(above / ".git"):
             return None
@@ -126,22 +129,22 @@ def find_project(folder: Path) -> Path | None:
 
 
 def _distrust(file: Path) -> str | None:
-    """Return why somebody else may have written a file; None: nobody else can."""
+    """Return how another user could have written a file, or None if no other user could have written it."""
     status, folder = file.lstat(), file.parent.stat()
     if not stat.S_ISREG(status.st_mode):
-        return "it is not a regular file"
+        return "the file is not a regular file"
     if status.st_uid != os.geteuid():
-        return "it belongs to another user"
+        return "the file belongs to another user"
     if folder.st_uid not in (0, os.geteuid()):
-        return "its folder belongs to another user"
+        return "the file's folder belongs to another user"
     for path, checked in ((file, status), (file.parent, folder)):
         if checked.st_mode & stat.S_IWOTH or (checked.st_mode & stat.S_IWGRP and not _is_private(checked.st_gid)):
-            return f"others can write to {path}"
+            return f"other users can write to {path}"
     return None
 
 
 def _is_private(group: int) -> bool:
-    """Return whether a group is the user's own, as many systems give one to every user and let it write."""
+    """Return whether a group belongs to the current user alone. Many systems create such a group for every user."""
     try:
         user, members = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
     except KeyError:
@@ -150,7 +153,7 @@ def _is_private(group: int) -> bool:
 
 
 def grant_command(file: Path, approval_id: str) -> str:
-    """Return the command line by which a person grants an approval of the project of this file."""
+    """Return the command line that grants an approval of the project in `file`."""
     line, approver = f"pdp approvals grant {approval_id}", file.parent / APPROVER_FILE
     if not approver.is_file():
         return line

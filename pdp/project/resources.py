@@ -1,4 +1,4 @@
-"""Engine and stores of an enforcement point that is made from files: opened for it, and closed with it."""
+"""Engine and stores of an enforcement point that is created from files. They are closed with the enforcement point."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def engine_of_files(
     policies: Sequence[str | Path] = (),
     data: Mapping[str, Any] | Sequence[str | Path] | None = None,
 ) -> Engine:
-    """Return an engine that decides for this manifest, closed with `owned`; or the one that is given, which is not.
+    """Return an engine for a manifest. Closing `owned` closes the engine, unless the caller passed it as `engine`.
 
-    Arguments and errors as of `Pep.from_files`; `accept_unknown_opa` as of `SidecarEngine`.
+    Arguments and errors are those of `Pep.from_files`; for `accept_unknown_opa` see `SidecarEngine`.
     """
     check_choice(engine, opa_url=opa_url, bundle=bundle, policies=policies, data=data)
     if isinstance(engine, Engine):
         return engine
     if engine not in ENGINES:
-        raise UsageError(f"no engine is called {engine!r:.40}", hint="name embedded or sidecar, or give an open one")
+        raise UsageError(f"unknown engine {engine!r:.40}", hint="use embedded or sidecar, or pass an Engine")
     if opa_url is not None:
-        from pdp.engine.opa.engine import TOKEN_VARIABLE, SidecarEngine  # noqa: PLC0415 - only with a sidecar
+        from pdp.engine.opa.engine import TOKEN_VARIABLE, SidecarEngine  # noqa: PLC0415 - only needed with a sidecar
 
         token = os.environ.get(TOKEN_VARIABLE) or None
         return owned.enter_context(SidecarEngine(opa_url, token=token, accept_unknown_opa=accept_unknown_opa))
     if isinstance(data, list | tuple):
         data = read_data([Path(file) for file in data])
     if policies:
-        from pdp.opa.build import policy_bundle  # noqa: PLC0415 - it loads an engine, 40 ms
+        from pdp.opa.build import policy_bundle  # noqa: PLC0415 - loads an engine, which takes 40 ms
 
         decides = policy_bundle([Path(folder) for folder in policies])
     else:
@@ -56,20 +56,20 @@ def engine_of_files(
 
 
 def check_choice(engine: object, *, opa_url: object, bundle: object, policies: object, data: object) -> None:
-    """Raise UsageError where what is stated of an engine does not go together."""
+    """Raise `UsageError` if the arguments that choose an engine contradict each other."""
     if bundle and policies:
         raise UsageError(
-            "bundle and policies exclude each other: a bundle holds its policies",
+            "bundle and policies cannot be used together: a bundle contains its policies",
             hint="build them into the bundle: pdp bundle build --policies DIR -o FILE",
         )
     if (opa_url or isinstance(engine, Engine)) and (bundle or policies or data):
         raise UsageError(
-            "an engine that runs already decides by its own bundle and data",
-            hint="leave bundle, policies and data out, or let an engine be opened for them",
+            "a running engine decides with its own bundle and data",
+            hint="remove bundle, policies and data, or remove the engine or its URL",
         )
     if opa_url and engine == "embedded":
         raise UsageError(
-            "the URL of an OPA is not for the embedded engine", hint="choose the engine sidecar, or leave the URL out"
+            "the embedded engine does not use the URL of an OPA", hint="set the engine to sidecar, or remove the URL"
         )
 
 
@@ -82,22 +82,21 @@ def open_engine(
     data: Mapping[str, Any] | None = None,
     timeout: float | None = None,
 ) -> Engine:
-    """Return the engine of a name, closed with `owned`; `sidecar` starts an OPA. A new engine has its branch here.
+    """Return the engine with this name. Closing `owned` closes it. `sidecar` also starts an OPA server.
 
-    `manifests`: their documents by their digests; `timeout`: seconds for one answer; the engine's own when absent.
-
-    Errors as of `Pep.from_files`.
+    `manifests` are documents by digest. `timeout` limits each decision in seconds; None for the engine's default.
+    Errors are those of `Pep.from_files`. New kinds of engines are added here.
     """
     match name:
         case "embedded":
-            from pdp.engine.wasm.engine import DEADLINE, EmbeddedEngine  # noqa: PLC0415 - 40 ms with what it runs on
+            from pdp.engine.wasm.engine import DEADLINE, EmbeddedEngine  # noqa: PLC0415 - takes 40 ms to import
 
             deadline = timeout or DEADLINE
             return owned.enter_context(EmbeddedEngine(bundle, manifests=manifests, data=data, deadline=deadline))
         case "sidecar":
             from pdp.engine.opa.engine import CONNECT_TIMEOUT, TIMEOUT, SidecarEngine  # noqa: PLC0415
-            from pdp.opa.local import local_opa  # noqa: PLC0415 - it starts an OPA program
-            from pdp.opa.program import needed_opa  # noqa: PLC0415 - likewise
+            from pdp.opa.local import local_opa  # noqa: PLC0415 - only needed to start an OPA
+            from pdp.opa.program import needed_opa  # noqa: PLC0415 - only needed to start an OPA
 
             started = local_opa(needed_opa("a sidecar"), bundle=bundle, manifests=manifests, data=data)
             opa = owned.enter_context(started)
@@ -108,12 +107,11 @@ def open_engine(
 
 
 def open_stores(url: str, owned: ExitStack) -> OpenStores:
-    """Return the stores of one database, closed with `owned`.
+    """Return the stores of one database. Closing `owned` closes them.
 
-    A SQLite file is made, or brought up to date; the tables of a server are for `pdp db upgrade`. Errors as of
-    `Database.open`.
+    A SQLite file is created or upgraded. A server's tables need `pdp db upgrade`. Errors are those of `Database.open`.
     """
-    from pdp.stores.url import OpenStores  # noqa: PLC0415 - only applications with a store
+    from pdp.stores.url import OpenStores  # noqa: PLC0415 - only needed with a store
 
     stores = OpenStores(url, upgrade=None)
     owned.callback(stores.close)
@@ -121,8 +119,8 @@ def open_stores(url: str, owned: ExitStack) -> OpenStores:
 
 
 def stores_of_pep(stores: OpenStores) -> dict[str, Any]:
-    """Return the stores of an enforcement point by their parameters of `Pep`."""
-    from pdp.approvals.approvals import Approvals  # noqa: PLC0415 - only applications with a store
+    """Return opened stores as the keyword arguments with which `Pep` takes them."""
+    from pdp.approvals.approvals import Approvals  # noqa: PLC0415 - only needed with a store
 
     names = ("keys", "actions", "approvals", "ledger", "budgets", "remote_calls")
     opened = {name: getattr(stores, name) for name in names if name in vars(stores)}

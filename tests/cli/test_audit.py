@@ -1,4 +1,4 @@
-"""`pdp audit`: what a stream holds, what is said of one that is intact and of one that is not; how it is rotated."""
+"""`pdp audit` shows and rotates audit streams. It verifies intact and damaged streams."""
 
 import json
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from pdp.stores.sql.audit import SqlAudit
 from tests.support.command_line import pdp
 
 KEY = "k" * 32
-NO_HEAD = "note: without --head, it does not show whether events were cut off at the end\n"
-UNKEYED = "note: the chain is not keyed: whoever can write the stream could have written all of it anew\n"
-ROTATED = "note: it begins with a rotation: the files before were not checked\n"
+NO_HEAD = "note: without --head, missing events at the end are not detected\n"
+UNKEYED = "note: the stream has no key, so anyone with write access could have replaced the whole stream\n"
+ROTATED = "note: the stream begins with a rotation: earlier files were not verified\n"
 
 
 @pytest.fixture(autouse=True)
@@ -46,29 +46,31 @@ def write(count: int, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("change", ["type = 'x.changed'", "approval_id = NULL", "approval_id = 'b'"])
-def test_a_column_of_a_database_that_was_changed_shows(change: str) -> None:
+def test_changed_database_column_is_detected(change: str) -> None:
     with Database.open("sqlite:///pdp.db", upgrade=True) as database:
         with closing(SqlAudit(database)) as log:
             log.append({"time": "t", "type": "approval.granted", "approval_id": "a"})
         intact = pdp("audit", "verify", "sqlite:///pdp.db")
         with database.write() as connection:
-            connection.execute(text(f"UPDATE pdp_audit SET {change}"))  # noqa: S608 - of this test
+            connection.execute(text(f"UPDATE pdp_audit SET {change}"))  # noqa: S608 - the test's own SQL
 
     done = pdp("audit", "verify", "sqlite:///pdp.db")
 
     assert (intact.code, done.code) == (0, 1)
-    assert done.out.startswith("not intact: event 0: its columns seq, type and approval_id are not those of its line")
+    assert done.out.startswith(
+        "not intact: event 0: the columns seq, type and approval_id differ from the event's line"
+    )
 
 
 @pytest.mark.usefixtures("_keyed")
-def test_an_intact_stream() -> None:
+def test_audit_verify_accepts_an_intact_stream() -> None:
     write(3, key=KEY.encode(), head=HEAD)
 
     done = pdp("audit", "verify", str(STREAM), "--head", "head")
     assert (done.code, done.out, done.err) == (0, "intact: events 0 to 2\n", "")
 
 
-def test_what_was_not_checked_is_said() -> None:
+def test_audit_verify_notes_a_missing_key_or_head() -> None:
     write(1)
 
     done = pdp("audit", "verify", str(STREAM))
@@ -78,7 +80,7 @@ def test_what_was_not_checked_is_said() -> None:
 
 
 @pytest.mark.usefixtures("_keyed")
-def test_the_answer_as_json_is_a_head() -> None:
+def test_audit_verify_output_can_be_used_as_the_head_file() -> None:
     write(2, key=KEY.encode(), head=HEAD)
 
     answer = json.loads(pdp("audit", "verify", str(STREAM), "--head", "head", "--json").out)
@@ -105,14 +107,14 @@ def unfinished(lines: list[bytes]) -> list[bytes]:
     ("change", "options", "fault"),
     [
         (changed, [], "the line after event 0: the hash does not match"),
-        (cut, ["--head", "head"], "it does not reach its head, event 2"),
-        (lambda _: [], ["--head", "head"], "it does not reach its head, event 2"),
-        (unfinished, [], f"{STREAM} ends in an unfinished line, which whoever appends next cuts"),
-        (lambda lines: [*lines, b"x" * 100_000], [], f"{STREAM} ends in an unfinished line"),
+        (cut, ["--head", "head"], "event 2, which the head names, is missing"),
+        (lambda _: [], ["--head", "head"], "event 2, which the head names, is missing"),
+        (unfinished, [], f"{STREAM}: the last line is incomplete; the next writer removes it"),
+        (lambda lines: [*lines, b"x" * 100_000], [], f"{STREAM}: the last line is incomplete"),
     ],
 )
 @pytest.mark.usefixtures("_keyed")
-def test_a_stream_that_is_not_intact(
+def test_audit_verify_reports_a_damaged_stream(
     change: Callable[[list[bytes]], list[bytes]], options: list[str], fault: str
 ) -> None:
     write(3, key=KEY.encode(), head=HEAD)
@@ -124,30 +126,32 @@ def test_a_stream_that_is_not_intact(
     assert json.loads(answer.out)["fault"].startswith(fault)
 
 
-def test_a_head_that_is_empty_fits_an_empty_stream_alone() -> None:
+def test_empty_head_file_matches_only_an_empty_stream() -> None:
     HEAD.touch()
     write(0, head=HEAD)
     assert pdp("audit", "verify", str(STREAM), "--head", "head").code == 0
     write(1)
     done = pdp("audit", "verify", str(STREAM), "--head", "head")
     assert done.code == 1
-    assert done.out.startswith("not intact: it does not reach its head, event -1\n")
+    assert done.out.startswith("not intact: event -1, which the head names, is missing\n")
 
 
 @pytest.mark.parametrize("key", [None, KEY.encode()])
-def test_a_stream_is_verified_with_its_own_key_alone(monkeypatch: pytest.MonkeyPatch, key: bytes | None) -> None:
+def test_audit_stream_signed_with_a_key_is_verified_only_with_that_key(
+    monkeypatch: pytest.MonkeyPatch, key: bytes | None
+) -> None:
     write(3, key=key)
     if key is None:
         monkeypatch.setenv("PDP_AUDIT_KEY", KEY)
 
     done = pdp("audit", "verify", str(STREAM))
     fault, *notes = done.out.splitlines()
-    unset = "note: PDP_AUDIT_KEY is not set: a keyed stream cannot be checked without its key"
+    unset = "note: PDP_AUDIT_KEY is not set: streams with a key cannot be verified without a key"
     if key is None:
-        assert fault == "not intact: the first line: it is not keyed, and a key was given"
+        assert fault == "not intact: the first line: the event was written without a key, but a key was given"
         assert unset not in notes
     else:
-        assert fault == "not intact: the first line: it is keyed, and no key was given"
+        assert fault == "not intact: the first line: the event was written with a key, but no key was given"
         assert unset in notes
 
 
@@ -175,7 +179,7 @@ LINES = [
 ]
 
 
-def test_events_are_shown_one_on_a_line() -> None:
+def test_audit_show_prints_one_event_per_line() -> None:
     log = FileAudit(STREAM)
     for event in EVENTS:
         log.append(event | {"time": "t"})
@@ -189,8 +193,8 @@ def test_events_are_shown_one_on_a_line() -> None:
     assert answer.out.isascii()
 
 
-def test_a_stream_of_an_older_release_is_shown_continued_and_verified() -> None:
-    """Its events have the tool under `tool`."""
+def test_audit_stream_of_an_older_release_is_shown_continued_and_verified() -> None:
+    """Releases before this one wrote the tool of an event into the field `tool`."""
     older = {name: value for name, value in EMPTY.items() if name != "tool_name"}
     older |= {"seq": 0, "prev_hash": GENESIS, "time": "t", "type": "tool.pay.dispatch", "tool": "pay"}
     content = canonical(older)
@@ -207,7 +211,7 @@ def test_a_stream_of_an_older_release_is_shown_continued_and_verified() -> None:
 
 
 @pytest.mark.parametrize("line", [b"[]\n", b"{}\n", b'{"seq": "0", "time": "t", "type": "x"}\n', b"\x1b[2J\n", b"{\n"])
-def test_a_line_that_is_not_an_event_is_not_shown(line: bytes) -> None:
+def test_audit_show_rejects_a_line_that_is_not_an_event(line: bytes) -> None:
     STREAM.write_bytes(line)
 
     done = pdp("audit", "show", STREAM)
@@ -216,12 +220,12 @@ def test_a_line_that_is_not_an_event_is_not_shown(line: bytes) -> None:
     assert "\x1b" not in done.err
 
 
-def test_a_stream_is_rotated_by_its_next_writer_and_verified_over_its_files() -> None:
+def test_rotated_audit_stream_is_verified_across_all_its_files() -> None:
     write(2)
     old = f"{STREAM}.{'0' * 12}"
     asked = pdp("audit", "rotate", str(STREAM))
     assert (asked.code, asked.out) == (
-        0, f"{STREAM}: the next event begins a new file, and this one stays as {Path(old).resolve()}\n",
+        0, f"{STREAM}: the next event begins a new file, and this file is kept as {Path(old).resolve()}\n",
     )  # fmt: skip
     write(1)
 
@@ -230,19 +234,19 @@ def test_a_stream_is_rotated_by_its_next_writer_and_verified_over_its_files() ->
     last = pdp("audit", "verify", str(STREAM))
     assert (last.code, last.out) == (0, f"intact: events 2 to 3\n{UNKEYED}{NO_HEAD}{ROTATED}")
     swapped = pdp("audit", "verify", str(STREAM), old)
-    assert swapped.out.startswith("not intact: the line after event 3: events before it were left out, put in or moved")
+    assert swapped.out.startswith("not intact: the line after event 3: earlier events were removed, inserted or moved")
 
 
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["rotate", "none"], "audit file none cannot be rotated: No such file or directory\n    hint: name a stream"),
+        (["rotate", "none"], "audit file none cannot be rotated: No such file or directory\n    hint: name an audit"),
         (["verify", "none"], "none: No such file or directory"),
         (["verify", "stream/none", "--head", "nowhere"], "head nowhere: No such file or directory"),
-        (["verify", "x", "--head", "head"], "head head lies in the folder of its stream, or below"),
+        (["verify", "x", "--head", "head"], "head head must not be in the folder of its audit stream or below"),
     ],
 )
-def test_what_cannot_be_used_is_bad_usage(command: list[str], message: str) -> None:
+def test_unusable_audit_arguments_exit_with_2(command: list[str], message: str) -> None:
     done = pdp("audit", *command)
 
     assert (done.code, done.out) == (2, "")
@@ -250,7 +254,7 @@ def test_what_cannot_be_used_is_bad_usage(command: list[str], message: str) -> N
 
 
 @pytest.mark.usefixtures("_keyed")
-def test_commands_write_with_the_key_of_the_environment() -> None:
+def test_open_audit_signs_events_with_the_key_in_the_environment() -> None:
     log = open_audit(STREAM)
     log.append({"time": "t", "type": "x"})
     log.close()

@@ -1,4 +1,4 @@
-"""`pdp bundle build`, and deciding by bundles and policies: the user's own, broken ones and hostile ones."""
+"""`pdp bundle build`, and decisions with built bundles and custom policies, some of which are broken or hostile."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ CONCERNS = sorted([*(path.name for path in (ROOT / "policies/authz/concerns").it
 
 
 def concern(folder: Path, name: str, text: str) -> Path:
-    """A policy folder with one module."""
+    """Write a policy folder that contains a custom concern with one Rego module."""
     file = folder / "policies/custom/concerns" / name / f"{name}.rego"
     file.parent.mkdir(parents=True)
     written(file, text.encode(errors="surrogateescape"))
@@ -25,7 +25,7 @@ def concern(folder: Path, name: str, text: str) -> Path:
 # Building
 
 
-def test_the_same_sources_give_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_same_sources_give_the_same_bundle_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ["--policies", EXAMPLE / "policies", "-m", EXAMPLE / "manifest.json", "-g", EXAMPLE / "governance.yaml"]
     first = pdp("bundle", "build", "-o", tmp_path / "first.tar.gz", *options, "--json")
     monkeypatch.chdir(tmp_path)
@@ -54,7 +54,7 @@ def test_the_same_sources_give_the_same_file(tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "second.tar.gz").read_bytes() == (tmp_path / "first.tar.gz").read_bytes()
 
 
-def test_what_was_built_is_decided_by(tmp_path: Path) -> None:
+def test_decide_uses_the_built_bundle(tmp_path: Path) -> None:
     data = written(tmp_path / "data.json", {"settings": {"a": 1}})
     built = pdp("bundle", "build", "-o", tmp_path / "b.tar.gz", "--data", data, "--release", "7", "--json")
     done = decided(wire(), "--bundle", tmp_path / "b.tar.gz", "--json")
@@ -70,26 +70,26 @@ def test_what_was_built_is_decided_by(tmp_path: Path) -> None:
             ["-m", EXAMPLE / "manifest.json", "-g", "a.yaml", "-g", "b.yaml"],
             (
                 "error: 1 manifests and 2 governance files\n"
-                "    hint: name a governance file for every manifest, in the same order, or none at all\n"
+                "    hint: give a governance file for every manifest, in the same order, or for no manifest\n"
             ),
         ),
         (["-m", "nowhere.json"], "error: nowhere.json: no such file\n    hint: check the path\n"),
         (
             ["-m", "-", "-g", "-"],
-            "error: standard input (-) is closed, empty, or was read already\n    hint: pipe one file in, for one -\n",
+            "error: standard input (-) is closed, empty, or was read already\n    hint: pipe a file in, use - once\n",
         ),
-        (["--policies", "nowhere"], "error: nowhere: not a folder\n    hint: name folders with Rego files\n"),
+        (["--policies", "nowhere"], "error: nowhere: not a folder\n    hint: give folders with Rego files\n"),
         (
             ["--data", "nowhere.json"],
             "error: nowhere.json: no such file\n    hint: check the path\n",
         ),
         (
             ["--release", "99999999999999999999"],
-            "error: release 99999999999999999999 is out of range\n    hint: releases count upwards from 1\n",
+            "error: release 99999999999999999999 is out of range\n    hint: give a number from 1 upwards\n",
         ),
     ],
 )
-def test_what_cannot_be_built(
+def test_bundle_build_reports_unusable_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[object], complaint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -98,27 +98,27 @@ def test_what_cannot_be_built(
 
 
 @pytest.mark.parametrize("release", ["0", "-1", "one", "1.5", ""])
-def test_an_invalid_release_number(tmp_path: Path, release: str) -> None:
+def test_bundle_build_rejects_an_invalid_release_number(tmp_path: Path, release: str) -> None:
     done = pdp("bundle", "build", "-o", tmp_path / "b.tar.gz", "--release", release)
     assert (done.code, done.out) == (2, "")
     assert "Invalid value for '--release'" in done.err
 
 
 @pytest.mark.parametrize(("name", "why"), [("", "Is a directory"), ("nowhere/b", "No such file or directory")])
-def test_where_no_bundle_can_be_written(tmp_path: Path, name: str, why: str) -> None:
+def test_bundle_build_reports_an_unwritable_output_file(tmp_path: Path, name: str, why: str) -> None:
     done = pdp("bundle", "build", "-o", tmp_path / name)
     assert done == (
         2,
         "",
-        f"error: {tmp_path / name}: cannot be written: {why}\n    hint: name a file in a folder of yours\n",
+        f"error: {tmp_path / name}: cannot be written: {why}\n    hint: choose a folder you can write to\n",
     )
     assert list(tmp_path.iterdir()) == []
 
 
-# A user's policies
+# Custom policies
 
 
-def test_a_concern_of_ones_own_denies(tmp_path: Path) -> None:
+def test_custom_concern_can_deny_a_call(tmp_path: Path) -> None:
     file = session_file(tmp_path, facts={"beneficiary_id": "bene-acme-441", "sanctions_status": "hit"})
     answers = [
         decided(wire(amount=1), "--policies", EXAMPLE / "policies", "--json", "--engine", engine, s=file)
@@ -143,7 +143,7 @@ allow contains {"code": "granting.all", "message": "Anything goes.", "details": 
 """
 
 
-def test_a_concern_of_ones_own_grants_nothing(tmp_path: Path) -> None:
+def test_custom_concern_cannot_grant_a_call(tmp_path: Path) -> None:
     policies = concern(tmp_path, "granting", GRANTING)
     file = session_file(tmp_path, claims={"emts": {}})
     done = decided(wire(amount=1), "--policies", policies, "--json", s=file)
@@ -167,7 +167,7 @@ deny contains {"code": "blocked.beneficiary", "message": "Blocked.", "details": 
 """
 
 
-def test_a_concern_of_ones_own_asks_the_data_of_the_call(tmp_path: Path) -> None:
+def test_custom_concern_reads_the_files_of_the_data_option(tmp_path: Path) -> None:
     policies = concern(tmp_path, "blocked", BLOCKED)
     lists = written(
         tmp_path / "lists.json", {"settings": {"blocked": {"eu": ["bene-acme-441"], "us": []}, "list": "us"}}
@@ -180,8 +180,8 @@ def test_a_concern_of_ones_own_asks_the_data_of_the_call(tmp_path: Path) -> None
         assert (done.code, codes(done)) == (4, ["blocked.beneficiary"]), engine
 
 
-NOT_PURE = "    hint: policies are pure, and the same on both engines: let time and facts come through the request\n"
-BE_A_SET = "    hint: the decision collects reasons from sets, and would misread anything else\n"
+NOT_PURE = "    hint: policies must decide the same on both engines: pass time and facts in the request\n"
+BE_A_SET = "    hint: the decision reads only sets of reasons\n"
 PROBE = """\
 package custom.concerns.probe
 
@@ -190,7 +190,7 @@ allow := true
 """
 
 
-def test_a_policy_that_is_refused_by_name_and_place(tmp_path: Path) -> None:
+def test_unsupported_rego_is_rejected_with_location(tmp_path: Path) -> None:
     policies = concern(tmp_path, "probe", PROBE)
     file = policies / "custom/concerns/probe/probe.rego"
     shape = (
@@ -201,15 +201,15 @@ def test_a_policy_that_is_refused_by_name_and_place(tmp_path: Path) -> None:
     assert not (tmp_path / "b.tar.gz").exists()
     written(file, PROBE.replace("allow := true", "allow contains answer"))
     builtin = (
-        f"{file}:3:11: the builtin http.send is not admitted in policies\n"
+        f"{file}:3:11: the builtin http.send is not allowed in policies\n"
         '    answer := http.send({"method": "GET", "url": "http://localhost"})\n'
         f"{' ' * 14}^\n{NOT_PURE}error: 1 fault in {file}\n"
     )
     assert decided(wire(), "--policies", policies) == (2, "", builtin)
 
 
-BEGUN = "check this line and the one before it; a rule begins as in `deny contains reason.new(...) if {`"
-SHUT = "something is begun and not ended, such as a bracket: close it"
+BEGUN = "check this line and the one before it; a rule begins like `deny contains reason.new(...) if {`"
+SHUT = "close what is still open, such as a bracket"
 BEGIN = "begin with `package custom.concerns.NAME`, or remove it"
 
 
@@ -218,7 +218,7 @@ BEGIN = "begin with `package custom.concerns.NAME`, or remove it"
     [
         ("", f"1:1: empty module\n    hint: the file is empty: {BEGIN}\n"),
         ("\n\n", f"1:1: empty module\n    hint: the file is empty: {BEGIN}\n"),
-        ("# wip\n", f"1:1: empty module\n    # wip\n    ^\n    hint: the file has comments alone: {BEGIN}\n"),
+        ("# wip\n", f"1:1: empty module\n    # wip\n    ^\n    hint: the file has only comments: {BEGIN}\n"),
         (
             "package custom.concerns.probe\n\ndeny contains 1 if {\n\tinput.x  \n\n",
             f"4:9: unexpected eof token\n     input.x\n            ^\n    hint: {SHUT}\n",
@@ -226,7 +226,7 @@ BEGIN = "begin with `package custom.concerns.NAME`, or remove it"
         (
             "package custom.concerns.probe\n\ndeny contain x if {\n\ttrue\n}\n",
             (
-                "3:1: a rule does not begin like this: var cannot be used for rule name\n"
+                "3:1: a rule cannot begin like this: var cannot be used for rule name\n"
                 "    deny contain x if {\n    ^\n"
                 f"    hint: {BEGUN}\n"
             ),
@@ -235,7 +235,7 @@ BEGIN = "begin with `package custom.concerns.NAME`, or remove it"
             "package custom.concerns.probe\n\n<<<<<<< HEAD\nx := [1\n=======\nx := 2\n>>>>>>> other\n",
             (
                 "3:1: a merge conflict is not resolved\n    <<<<<<< HEAD\n    ^\n"
-                "    hint: keep one side, and remove the marker lines\n"
+                "    hint: keep one version, and remove the markers\n"
             ),
         ),
         (
@@ -248,7 +248,7 @@ BEGIN = "begin with `package custom.concerns.NAME`, or remove it"
     ],
     ids=["empty", "blank lines", "comments", "broken off", "rule", "conflict", "not UTF-8"],
 )
-def test_a_file_that_is_not_rego_is_shown_where_it_is_wrong(tmp_path: Path, text: str, complaint: str) -> None:
+def test_invalid_rego_is_reported_with_location(tmp_path: Path, text: str, complaint: str) -> None:
     policies = concern(tmp_path, "probe", text)
     file = f"{policies}/custom/concerns/probe/probe.rego"
 
@@ -277,7 +277,7 @@ _many := [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20,
 """
 
 
-def test_a_policy_without_end_is_a_denial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_is_denied_if_its_policy_exhausts_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pdp.engine.opa.engine.TIMEOUT", 1)
     file = tmp_path / "hungry.tar.gz"
     assert pdp("bundle", "build", "-o", file, "--policies", concern(tmp_path, "hungry", HUNGRY)).code == 0
@@ -291,12 +291,12 @@ def test_a_policy_without_end_is_a_denial(tmp_path: Path, monkeypatch: pytest.Mo
         assert message in reason["message"]
 
 
-# Bundles that must not be used
+# Unusable bundles
 
 
-def test_a_bundle_that_must_not_be_used(tmp_path: Path) -> None:
+def test_unusable_bundle_is_rejected(tmp_path: Path) -> None:
     file = written(tmp_path / "b.tar.gz", baseline_bundle_path().read_bytes()[:100_000])
-    hint = "copy the file again, or build it with `pdp bundle build`"
-    expected = (2, "", f"error: {file}: cut off\n    hint: {hint}\n")
+    hint = "copy the file again, or build the bundle with `pdp bundle build`"
+    expected = (2, "", f"error: {file}: the file is truncated\n    hint: {hint}\n")
     assert decided(wire(), "--bundle", file) == expected
     assert decided(wire(), "--bundle", file, "--engine", "sidecar") == expected

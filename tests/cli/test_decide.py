@@ -1,6 +1,6 @@
-"""`pdp decide`: what it answers, what others script against, and what it makes of proposals, claims and options.
+"""`pdp decide`: its output and exit codes for different proposals, claims and options.
 
-Unusable files: test_files.py; policies and bundles: test_bundle.py; OPA: test_opa.py.
+Other files test unusable files (test_files.py), policies and bundles (test_bundle.py), and OPA (test_opa.py).
 """
 
 import json
@@ -18,11 +18,11 @@ from tests.support.payments import ARGUMENTS, BUNDLE, EXAMPLE, REMEDY, wire
 LOOKUP = {"tool": "lookup_beneficiary", "arguments": {"payee_name": "Acme", "invoice_ref": "INV-8842"}}
 VALIDATE = {"tool": "validate_payment", "arguments": ARGUMENTS}
 
-# What is answered
+# Answers
 
 GATE = {
     "code": "effects.gate_satisfied",
-    "message": "Every clause of the effect class's gate holds.",
+    "message": "Every clause of the effect class's gate is true.",
     "details": {"clauses": ["scope"], "effect_class": "unclassified"},
 }
 READ_GATE = {**GATE, "details": {"clauses": ["scope"], "effect_class": "read-internal"}}
@@ -56,7 +56,7 @@ def risk(tier: str) -> dict[str, Any]:
 
 
 def golden(verdict: str | None, outcome: dict[str, Any], reasons: list[Any], **trace: Any) -> dict[str, Any]:
-    """The whole answer about a wire, with `trace` laid over its trace."""
+    """Return the complete expected JSON for a wire. The arguments `trace` replace fields of the member `trace`."""
     return {
         "outcome": outcome,
         "verdict": verdict,
@@ -86,7 +86,7 @@ def refused(verdict: str, reason: dict[str, Any]) -> dict[str, Any]:
 
 
 def replaced(document: dict[str, Any], bundle: Path) -> dict[str, Any]:
-    """The answer without what differs from run to run or from release to release."""
+    """Return the answer with placeholders for values that differ between two runs or releases."""
     trace = document["trace"]
     if document["verdict"] is not None:
         assert re.fullmatch("[0-9a-f]{32}", document["decision_id"])
@@ -156,7 +156,7 @@ STORY = [
         wire(), {"idempotency_key": None}, 4,
         golden(
             None,
-            rejected("INVALID_PAYLOAD", "initiate_wire needs an idempotency key, and the session has none"), [],
+            rejected("INVALID_PAYLOAD", "initiate_wire needs an idempotency key, but the session has none"), [],
             idempotency_key=None, idempotency_missing=True,
         ),
         id="no idempotency key",
@@ -170,7 +170,7 @@ STORY = [
 
 
 @pytest.mark.parametrize(("proposal", "changes", "code", "answer"), STORY)
-def test_the_story_as_json(
+def test_decide_prints_decisions_as_json(
     tmp_path: Path, proposal: dict[str, Any], changes: dict[str, Any], code: int, answer: dict[str, Any]
 ) -> None:
     done = decided(proposal, "--bundle", BUNDLE, "--json", s=session_file(tmp_path, **changes))
@@ -180,7 +180,7 @@ def test_the_story_as_json(
 @pytest.mark.opa
 @pytest.mark.usefixtures("opa")
 @pytest.mark.parametrize(("proposal", "changes", "code", "answer"), [STORY[2], STORY[3], STORY[7]])
-def test_the_sidecar_answers_the_same(
+def test_decide_prints_the_same_answer_with_both_engines(
     tmp_path: Path, proposal: dict[str, Any], changes: dict[str, Any], code: int, answer: dict[str, Any]
 ) -> None:
     file = session_file(tmp_path, **changes)
@@ -191,8 +191,8 @@ def test_the_sidecar_answers_the_same(
     assert ids.sub("", done.out) == ids.sub("", embedded.out)
 
 
-def test_json_is_the_same_to_the_byte() -> None:
-    """In plain ASCII, keys in a fixed order."""
+def test_repeated_decide_command_prints_identical_json_bytes() -> None:
+    """The JSON is plain ASCII with keys in a fixed order."""
     done = decided({"tool": "b\u00f6se\x1b[2J", "arguments": {}}, "--json")
     answer = golden(
         None, rejected("INVALID_TOOL_NAME", "'b\u00f6se\\x1b[2J' is not a tool of manifest 2026.07.1"), [],
@@ -220,7 +220,7 @@ TEXTS = [
         wire(amount=20000),
         0,
         "ALLOW  initiate_wire\n"
-        "  effects.gate_satisfied  Every clause of the effect class's gate holds.\n"
+        "  effects.gate_satisfied  Every clause of the effect class's gate is true.\n"
         '      {"clauses":["scope"],"effect_class":"unclassified"}\n'
         "  risk.acceptable  The tool's risk tier is known.\n"
         '      {"risk_tier":"high"}\n'
@@ -249,13 +249,13 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("proposal", "code", "text"), TEXTS)
-def test_the_answer_as_text(proposal: object, code: int, text: str) -> None:
+def test_decide_prints_decisions_as_text(proposal: object, code: int, text: str) -> None:
     done = decided(proposal)
     shown = re.sub("request [0-9a-f]{32}", "request ID", re.sub("release [0-9]+", "release N", done.out))
     assert (done.code, shown, done.err) == (code, text, "")
 
 
-def test_data_and_audit(tmp_path: Path) -> None:
+def test_decide_accepts_data_and_audit_options(tmp_path: Path) -> None:
     record = tmp_path / "audit.jsonl"
     data = [written(tmp_path / "data.json", {"settings": {"a": 1}}), written(tmp_path / "more.json", {"directory": {}})]
     options = ["--audit", record, *(part for file in data for part in ("--data", file))]
@@ -270,23 +270,23 @@ def test_data_and_audit(tmp_path: Path) -> None:
     ]
 
 
-def test_each_file_may_come_from_standard_input(tmp_path: Path) -> None:
+def test_each_input_file_can_be_standard_input(tmp_path: Path) -> None:
     proposal = written(tmp_path / "wire.json", wire())
     for option, file in OPTIONS.items():
         done = pdp(*line(proposal, **{option[1:]: "-"}), stdin=file.read_bytes())
         assert (done.code, done.out.splitlines()[0]) == (3, "STEP_UP  initiate_wire"), option
 
 
-def test_standard_input_serves_once() -> None:
+def test_standard_input_can_be_used_for_only_one_input_file() -> None:
     done = pdp(*line(m="-"), stdin=OPTIONS["-m"].read_bytes())
     assert done == (
         2,
         "",
-        "error: standard input (-) is closed, empty, or was read already\n    hint: pipe one file in, for one -\n",
+        "error: standard input (-) is closed, empty, or was read already\n    hint: pipe a file in, use - once\n",
     )
 
 
-def test_a_malformed_proposal_is_rejected() -> None:
+def test_malformed_proposal_is_rejected() -> None:
     done = decided(json.dumps(wire()).encode("utf-16"), "--json")
     answer = done.json
     assert (done.code, done.err.splitlines()[0]) == (4, "<stdin>:1:1: not text: byte 0xff is not UTF-8")
@@ -295,7 +295,7 @@ def test_a_malformed_proposal_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("command", ["decide", "explain"])
-def test_where_a_proposal_is_not_json_is_shown(tmp_path: Path, command: str) -> None:
+def test_invalid_json_of_proposal_is_shown_with_location(tmp_path: Path, command: str) -> None:
     file = written(tmp_path / "p.json", '{"tool": "initiate_wire",\n "arguments": {"amount": 1}}}\n')
     done = pdp(command, *line(file)[1:])
     assert (done.code, done.err) == (
@@ -307,25 +307,25 @@ def test_where_a_proposal_is_not_json_is_shown(tmp_path: Path, command: str) -> 
     )
 
 
-def test_a_proposal_of_ten_megabytes() -> None:
+def test_too_large_proposal_is_rejected() -> None:
     done = decided(wire(reference="x" * 10 * 1024 * 1024), "--json")
     assert (done.code, done.json["outcome"]["rejection"]["code"]) == (4, "INVALID_PAYLOAD")
-    assert "at most 1048576 are admitted" in done.json["outcome"]["rejection"]["reason"]
+    assert "at most 1048576 are allowed" in done.json["outcome"]["rejection"]["reason"]
     assert len(done.out) < 2000
 
 
-def test_claims_without_subject_are_a_deny(tmp_path: Path) -> None:
-    message = "session: claims.sub is not text: no subject, no decision"
+def test_claims_without_subject_are_denied(tmp_path: Path) -> None:
+    message = "session: claims.sub is not text, but a decision needs a subject"
     done = decided(wire(), "--json", s=session_file(tmp_path, claims={"sub": 5}))
     assert (done.code, done.json["verdict"]) == (4, "DENY")
     assert done.json["reasons"] == [{"code": "decision.request_invalid", "message": message, "details": {}}]
 
 
-# A governance file that is for nobody
+# A governance file that names unknown actions
 
 
 @pytest.mark.parametrize("command", ["decide", "explain"])
-def test_rules_for_a_misspelt_action_are_refused(tmp_path: Path, command: str) -> None:
+def test_governance_for_misspelt_action_is_rejected(tmp_path: Path, command: str) -> None:
     text = (EXAMPLE / "governance.yaml").read_text().replace("  initiate_wire:", "  initiate_wre:")
     file = written(tmp_path / "governance.yaml", text)
     at = text.splitlines().index("  initiate_wre:") + 1
@@ -348,11 +348,11 @@ def test_rules_for_a_misspelt_action_are_refused(tmp_path: Path, command: str) -
     [
         ('{"claims": []}', "1:12: `claims` must be a mapping, not a list"),
         ('{"claim": {"sub": "x"}, "claims": {}}', "1:2: unknown key `claim`"),
-        ('{"claims": {"sub": "x"}, "claims": {}}', "1:26: key `claims` stands twice, first on line 1"),
+        ('{"claims": {"sub": "x"}, "claims": {}}', "1:26: key `claims` is a duplicate, first on line 1"),
         ('{"claims": {"sub": "x", "limit": 1e400}}', "1:34: number `1e400` is beyond 2^53-1"),
     ],
 )
-def test_a_faulty_session_is_shown_at_its_place(tmp_path: Path, text: str, complaint: str) -> None:
+def test_fault_in_session_is_shown_with_location(tmp_path: Path, text: str, complaint: str) -> None:
     file = written(tmp_path / "session.json", text)
     done = decided(wire(), s=file)
     first, source, caret, *_, last = done.err.splitlines()
@@ -361,7 +361,7 @@ def test_a_faulty_session_is_shown_at_its_place(tmp_path: Path, text: str, compl
     assert (source, caret) == (f"    {text}", " " * (column + 3) + "^")
 
 
-def test_every_fault_of_every_file_is_counted(tmp_path: Path) -> None:
+def test_last_line_of_the_error_output_counts_the_faults_of_all_files(tmp_path: Path) -> None:
     manifest = written(tmp_path / "m.json", {"manifest_version": "1", "tools": [], "extra": 1})
     governance = written(tmp_path / "g.json", {"actions": {}, "extra": 1})
     done = decided(wire(), m=manifest, g=governance)
@@ -382,24 +382,24 @@ MISUSE = [
 
 
 @pytest.mark.parametrize(("arguments", "complaint"), MISUSE, ids=[complaint for _, complaint in MISUSE])
-def test_misuse_is_explained(arguments: list[object], complaint: str) -> None:
+def test_usage_error_is_explained(arguments: list[object], complaint: str) -> None:
     done = pdp(*arguments, stdin=b"{}")
     assert (done.code, done.out) == (2, "")
     assert complaint in done.err
 
 
 BOTH = (
-    "error: bundle and policies exclude each other: a bundle holds its policies\n"
+    "error: bundle and policies cannot be used together: a bundle contains its policies\n"
     "    hint: build them into the bundle: pdp bundle build --policies DIR -o FILE\n"
 )
 URL = ["--opa-url", "http://127.0.0.1:8181"]
 NOT_FOR_EMBEDDED = (
-    "error: the URL of an OPA is not for the embedded engine\n"
-    "    hint: choose the engine sidecar, or leave the URL out\n"
+    "error: the embedded engine does not use the URL of an OPA\n"
+    "    hint: set the engine to sidecar, or remove the URL\n"
 )
 RUNS_ALREADY = (
-    "error: an engine that runs already decides by its own bundle and data\n"
-    "    hint: leave bundle, policies and data out, or let an engine be opened for them\n"
+    "error: a running engine decides with its own bundle and data\n"
+    "    hint: remove bundle, policies and data, or remove the engine or its URL\n"
 )
 
 
@@ -412,5 +412,5 @@ RUNS_ALREADY = (
         (["--engine", "sidecar", *URL, "--bundle", BUNDLE], RUNS_ALREADY),
     ],
 )
-def test_options_that_exclude_each_other(options: list[object], complaint: str) -> None:
+def test_conflicting_options_are_rejected(options: list[object], complaint: str) -> None:
     assert decided(wire(), *options) == (2, "", complaint)

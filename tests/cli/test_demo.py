@@ -1,4 +1,4 @@
-"""`pdp demo`: the payments story, on both engines, as people see it."""
+"""`pdp demo` prints the same payments story with both engines."""
 
 import json
 import re
@@ -34,31 +34,31 @@ Audit: 11 events (8 decisions, 3 results), hash chain intact
 
 @pytest.fixture
 def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for what the demo leaves to look at."""
+    """Return the folder for the temporary files of `pdp demo`."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path
 
 
 def told(done: Done, folder: Path) -> str:
-    """The story without trailing blanks, and with RECORD for the audit file, which is checked."""
+    """Verify the audit file. Return the output with RECORD instead of the file's path and without trailing blanks."""
     (record,) = folder.glob("pdp-demo-*/audit.jsonl")
     assert verify_chain(record.read_bytes().splitlines()) > 0
     return re.sub(" +$", "", done.out, flags=re.MULTILINE).replace(str(record), "RECORD")
 
 
-def test_the_story_on_the_embedded_engine(demo: Path) -> None:
+def test_demo_prints_the_expected_output_with_the_embedded_engine(demo: Path) -> None:
     done = pdp("demo")
     assert (done.code, told(done, demo), done.err) == (0, WIDE.replace("ENGINE", "embedded"), "")
 
 
 @pytest.mark.opa
 @pytest.mark.usefixtures("opa")
-def test_the_same_story_on_a_real_opa(demo: Path) -> None:
+def test_demo_prints_the_expected_output_with_opa(demo: Path) -> None:
     done = pdp("demo", "--engine", "sidecar")
     assert (done.code, told(done, demo), done.err) == (0, WIDE.replace("ENGINE", "sidecar"), "")
 
 
-def test_what_was_recorded(demo: Path) -> None:
+def test_demo_audit_file_has_all_decisions_and_results(demo: Path) -> None:
     pdp("demo")
     (record,) = demo.glob("pdp-demo-*/audit.jsonl")
     events = [json.loads(event) for event in record.read_bytes().splitlines()]
@@ -77,8 +77,8 @@ def test_what_was_recorded(demo: Path) -> None:
     ]
 
 
-def test_a_story_that_does_not_go_as_it_should_is_a_failure(demo: Path) -> None:
-    # Bound and not listening: nobody else gets the port meanwhile.
+def test_demo_exits_with_1_if_a_verdict_is_unexpected(demo: Path) -> None:
+    # Bind a port without listening. Connections to the port are refused, and no other process can use the port.
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         done = pdp("demo", "--engine", "sidecar", "--opa-url", f"http://127.0.0.1:{closed.getsockname()[1]}")
@@ -94,6 +94,6 @@ def test_a_story_that_does_not_go_as_it_should_is_a_failure(demo: Path) -> None:
 
 
 @pytest.mark.usefixtures("demo")
-def test_a_running_opa_is_for_the_sidecar() -> None:
+def test_demo_rejects_opa_url_without_sidecar_engine() -> None:
     done = pdp("demo", "--opa-url", "http://127.0.0.1:8181")
     assert (done.code, done.out) == (2, "")

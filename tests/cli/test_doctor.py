@@ -1,4 +1,4 @@
-"""`pdp doctor`: what cannot work in a project, each with its place and what to do."""
+"""`pdp doctor` reports each problem of a project with its location and a hint."""
 
 from pathlib import Path
 
@@ -57,9 +57,9 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_project_in_which_everything_works(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_no_problem_in_a_valid_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for argument in ((project,), (project / "pdp.yaml",)):
-        assert (pdp("doctor", *argument).code, pdp("doctor", *argument).out) == (0, "nothing found\n")
+        assert (pdp("doctor", *argument).code, pdp("doctor", *argument).out) == (0, "no problems\n")
     monkeypatch.chdir(project)
     assert pdp("doctor", "--json").json == {"problems": []}
 
@@ -68,42 +68,43 @@ def test_a_project_in_which_everything_works(project: Path, monkeypatch: pytest.
     ("file", "old", "new", "problems"),
     [
         ("manifest.yaml", "[notes.read]", "[notes.raed]", [
-            ("manifest.yaml", 3, "read_note is ALLOW in no scenario", "add one whose session may call it"),
-            ("manifest.yaml", 6, "no session holds the scope notes.raed of read_note", "did you mean `notes.read`?"),
-            ("s.yaml", 7, "the scenario `a note is read` fails", "see: pdp test"),
+            ("manifest.yaml", 3, "no scenario allows read_note", "add a scenario whose session may call the tool"),
+            ("manifest.yaml", 6, "no session holds the scope notes.raed, which read_note requires",
+             "did you mean `notes.read`?"),
+            ("s.yaml", 7, "the scenario `a note is read` fails", "run: pdp test"),
         ]),
         ("governance.yaml", "limit: wires.most", "limit: accounts.sum", [
-            ("governance.yaml", 3, "no session holds the limit accounts.sum of send_wire",
-             "give it to a session, or correct its name"),
+            ("governance.yaml", 3, "no session holds the limit accounts.sum, which send_wire requires",
+             "add the {kind} to a session, or correct its name"),
         ]),
         ("s.yaml", "roles: [wires.lead]}}\n        expect: {approval: granted}",
          "roles: [wires.lad]}}\n        expect: {refused: not_an_approver}", [
-            ("governance.yaml", 4, "no scenario's approver has a role of send_wire: wires.lead",
-             "add a step that approves, with such a role, or correct its name"),
-            ("manifest.yaml", 8, "send_wire is ALLOW in no scenario", "add one whose session may call it"),
-            ("s.yaml", 10, "the scenario `a large wire is approved` fails", "see: pdp test"),
+            ("governance.yaml", 4, "no approver in the scenarios has a role that may approve send_wire: wires.lead",
+             "add an `approve` step with such a role, or correct the role's name"),
+            ("manifest.yaml", 8, "no scenario allows send_wire", "add a scenario whose session may call the tool"),
+            ("s.yaml", 10, "the scenario `a large wire is approved` fails", "run: pdp test"),
         ]),
         ("governance.yaml", "approvers: [wires.lead]", "approvers: []", [
-            ("governance.yaml", 4, "nobody can approve this: its approvers are none",
-             "name a role, one that both files name where both state approvers"),
-            ("manifest.yaml", 8, "send_wire is ALLOW in no scenario", "add one whose session may call it"),
-            ("s.yaml", 10, "the scenario `a large wire is approved` fails", "see: pdp test"),
+            ("governance.yaml", 4, "no approvers left: the list is empty, or both files name no common role",
+             "name a role; if both files state approvers, name it in both"),
+            ("manifest.yaml", 8, "no scenario allows send_wire", "add a scenario whose session may call the tool"),
+            ("s.yaml", 10, "the scenario `a large wire is approved` fails", "run: pdp test"),
         ]),
         ("governance.yaml", "    approval: {approvers: [wires.lead]}\n", "", [
-            ("manifest.yaml", 8, "nobody can approve send_wire, which may need it: it states no approvers",
-             "state `approval: {approvers: [ROLE]}`"),
-            ("manifest.yaml", 8, "send_wire is ALLOW in no scenario", "add one whose session may call it"),
-            ("s.yaml", 10, "the scenario `a large wire is approved` fails", "see: pdp test"),
+            ("manifest.yaml", 8, "no scenario allows send_wire", "add a scenario whose session may call the tool"),
+            ("manifest.yaml", 8, "send_wire may need an approval but names no approvers",
+             "add `approval: {approvers: [ROLE]}`"),
+            ("s.yaml", 10, "the scenario `a large wire is approved` fails", "run: pdp test"),
         ]),
         ("manifest.yaml", "minimum: 1, maximum: 9", "minimum: 9, maximum: 1", [
-            ("manifest.yaml", 3, "read_note is ALLOW in no scenario", "add one whose session may call it"),
-            ("manifest.yaml", 7, "no value fits this schema: `minimum` 9 and `maximum` 1 are the wrong way round",
-             "correct it: every call, or every result, that has this is refused"),
-            ("s.yaml", 7, "the scenario `a note is read` fails", "see: pdp test"),
+            ("manifest.yaml", 3, "no scenario allows read_note", "add a scenario whose session may call the tool"),
+            ("manifest.yaml", 7, "no value matches this schema: `minimum` 9 and `maximum` 1 are reversed",
+             "correct the schema: every call or result with this part is rejected"),
+            ("s.yaml", 7, "the scenario `a note is read` fails", "run: pdp test"),
         ]),
     ],
 )  # fmt: skip
-def test_what_cannot_work_has_its_place_and_a_hint(
+def test_doctor_shows_location_and_hint_of_each_problem(
     project: Path, file: str, old: str, new: str, problems: list[tuple[str, int, str, str]]
 ) -> None:
     text = (project / file).read_text()
@@ -123,21 +124,26 @@ def test_what_cannot_work_has_its_place_and_a_hint(
     ]
 
 
-def test_scenarios_that_leave_out_the_project_s_policies(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They stand alone, so a concern that is in the project file alone decides nothing in them."""
+def test_doctor_reports_scenarios_that_lack_the_policies_of_the_project(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the project file names the custom policies, so the scenarios run without them."""
     monkeypatch.chdir(project)
     with Path("pdp.yaml").open("a") as file:
         file.write("policies: [rules]\n")
-    hint = "add it to the file's own `policies`; paths are relative to the file"
+    hint = "add the folder to `policies` in this file; paths are relative to the file"
     done = pdp("doctor")
-    assert (done.code, done.out) == (1, f"s.yaml:1: these scenarios decide without rules; {hint}\n1 problem\n")
+    assert (done.code, done.out) == (
+        1,
+        f"s.yaml:1: these scenarios do not load rules; {hint}\n1 problem\n",
+    )
 
     Path("s.yaml").write_text(SCENARIOS.replace("manifest.yaml", "other.yaml"))
     Path("other.yaml").write_text(MANIFEST)
     assert "decide without" not in pdp("doctor").out
 
 
-def test_what_it_needs(project: Path) -> None:
+def test_doctor_reports_missing_manifest_or_scenarios(project: Path) -> None:
     (project / "pdp.yaml").write_text("manifest: manifest.yaml\n")
 
     assert pdp("doctor", project).code == 2
@@ -162,12 +168,12 @@ deny contains reason.new(rego.metadata.rule(), {}) if input.context.desk == "clo
 
 
 @pytest.mark.opa
-def test_a_rule_that_no_scenario_reaches(project: Path) -> None:
+def test_doctor_reports_a_rule_that_no_scenario_reaches(project: Path) -> None:
     rule = project / "policies/custom/concerns/hours/hours.rego"
     rule.parent.mkdir(parents=True)
     rule.write_text(RULE)
     (project / "s.yaml").write_text("policies: [policies]\n" + SCENARIOS)
-    hint = "add a scenario that expects it, or take the rule out"
+    hint = "add a scenario that expects the rule's code, or remove the rule"
 
     assert pdp("doctor", project, "--json").json["problems"] == [
         {
@@ -178,11 +184,11 @@ def test_a_rule_that_no_scenario_reaches(project: Path) -> None:
 
 
 @pytest.mark.opa
-def test_the_payments_example_has_nothing_that_cannot_work() -> None:
-    assert pdp("doctor", ROOT / "examples/payments").out == "nothing found\n"
+def test_doctor_reports_no_problem_in_the_payments_example() -> None:
+    assert pdp("doctor", ROOT / "examples/payments").out == "no problems\n"
 
 
-def test_an_opa_that_is_not_healthy_or_may_not_decide_is_a_problem(project: Path) -> None:
+def test_doctor_reports_an_unhealthy_or_unsupported_opa(project: Path) -> None:
     answer = result(ALLOW, b'"provenance":{"version":"1.22.0"}')
     with HostileOpa(answering(answer)) as opa:
         text = (project / "pdp.yaml").read_text()
@@ -194,7 +200,7 @@ def test_an_opa_that_is_not_healthy_or_may_not_decide_is_a_problem(project: Path
     )  # fmt: skip
     assert problem["message"].startswith(f"OPA at {opa.url} is version 1.22.0, which loses rules")
 
-    done = pdp("doctor", project, "--json")  # the OPA has ended
+    done = pdp("doctor", project, "--json")  # OPA has been stopped before this command runs.
     assert (done.code, [problem["message"].partition(": ")[0] for problem in done.json["problems"]]) == (
         1, [f"OPA at {opa.url} cannot be reached"],
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Files that are none, for each option that names one: what is wrong, where, and what to do, with exit code 2."""
+"""For an unusable file, `pdp decide` names the fault, its location and a hint, and exits with code 2."""
 
 import os
 import re
@@ -25,7 +25,7 @@ KINDS: dict[str, bytes | str] = {
     "exploding": BOMB,
 }
 MISSING = "error: FILE: no such file\n    hint: check the path\n"
-FOLDER = "error: FILE: is a folder, not a file\n    hint: name a file in it\n"
+FOLDER = "error: FILE: is a folder, not a file\n    hint: pass a file in the folder\n"
 X160 = '    {"a": "' + "x" * 153 + "\n"
 DEEP_160 = "    " + "[" * 160 + "\n"
 EMPTY = "FILE:1:1: the file is empty\n    hint: check that this is the right file\n"
@@ -46,14 +46,14 @@ SESSION_KEYS = (
     "time"
 )
 NO_BUNDLE = (
-    "error: FILE: not a gzip file, or a damaged one\n"
-    "    hint: copy the file again, or build it with `pdp bundle build`\n"
+    "error: FILE: damaged, or not a gzip file\n    hint: copy the file again, or build the bundle "
+    "with `pdp bundle build`\n"
 )
 NO_AUDIT = (
     "error: audit file FILE cannot be continued: {}\n"
-    "    hint: see `pdp audit verify`; move it away as evidence, and start again with a new one\n"
+    "    hint: run `pdp audit verify`, move the file away as evidence, and start a new file\n"
 )
-NO_FOLDER = "error: FILE: not a folder\n    hint: name folders with Rego files\n"
+NO_FOLDER = "error: FILE: not a folder\n    hint: give folders with Rego files\n"
 
 
 def absent(name: str, source: str) -> str:
@@ -61,7 +61,7 @@ def absent(name: str, source: str) -> str:
 
 
 def unknown_root(root: str, source: str) -> str:
-    return f"FILE:1:2: the root `{root}` is not admitted\n{source}     ^\n    hint: only directory and settings are\n"
+    return f"FILE:1:2: the root `{root}` is not allowed\n{source}     ^\n    hint: use only directory and settings\n"
 
 
 def unknown(name: str, source: str, hint: str) -> str:
@@ -81,48 +81,49 @@ COMPLAINTS: dict[str, dict[str, str]] = {
         "exploding": EXPLODES,
         "large": absent("manifest_version", X160)
         + absent("tools", X160)
-        + unknown("a", X160, "known here: agents, manifest_version, ontology, tools"),
+        + unknown("a", X160, "known keys: agents, manifest_version, ontology, tools"),
         "list": "FILE:1:1: a manifest must be a mapping\n    [1,2]\n    ^\n    hint: check that it is the right file\n",
         "unknown": absent("manifest_version", NONSENSE)
         + absent("tools", NONSENSE)
-        + unknown("nonsense", NONSENSE, "known here: agents, manifest_version, ontology, tools"),
+        + unknown("nonsense", NONSENSE, "known keys: agents, manifest_version, ontology, tools"),
     },
     "-s": {
         **ANY_DOCUMENT,
         "list": "FILE:1:1: the file must be a mapping, not a list\n    [1,2]\n    ^\n",
-        "unknown": absent("claims", NONSENSE) + unknown("nonsense", NONSENSE, f"known here: {SESSION_KEYS}"),
+        "unknown": absent("claims", NONSENSE) + unknown("nonsense", NONSENSE, f"known keys: {SESSION_KEYS}"),
     },
     "-g": {
         **ANY_DOCUMENT,
         "list": "FILE:1:1: a governance file must be a mapping\n    [1,2]\n    ^\n"
         "    hint: check that it is the right file\n",
-        "unknown": unknown("nonsense", NONSENSE, "known here: actions, clauses, flow, programs"),
+        "unknown": unknown("nonsense", NONSENSE, "known keys: actions, clauses, flow, programs"),
     },
     "--data": {
         **ANY_DOCUMENT,
-        "list": "FILE:1:1: must be a mapping\n    [1,2]\n    ^\n    hint: with the roots directory and settings\n",
+        "list": "FILE:1:1: must be a mapping\n    [1,2]\n    ^\n    hint: write the keys directory and settings\n",
         "unknown": unknown_root("nonsense", NONSENSE),
     },
     "--policies": {
         **dict.fromkeys(("missing", "binary"), NO_FOLDER),
-        "folder": "error: FILE: no Rego file in it\n    hint: name folders with Rego files\n",
+        "folder": "error: FILE: no Rego file in it\n    hint: give folders with Rego files\n",
     },
     "--bundle": {
         **dict.fromkeys(("binary", "large"), NO_BUNDLE),
-        "missing": "error: FILE: cannot be read: No such file or directory\n    hint: name a bundle file\n",
-        "folder": "error: FILE: cannot be read: Is a directory\n    hint: name a bundle file\n",
-        "empty": "error: FILE: empty\n    hint: copy the file again, or build it with `pdp bundle build`\n",
+        "missing": "error: FILE: cannot be read: No such file or directory\n    hint: give the path of a bundle file\n",
+        "folder": "error: FILE: cannot be read: Is a directory\n    hint: give the path of a bundle file\n",
+        "empty": "error: FILE: the file is empty\n    hint: copy the file again, or build the bundle with `pdp "
+        "bundle build`\n",
     },
     "--audit": {
         "binary": NO_AUDIT.format("not an event"),
-        "large": NO_AUDIT.format("it does not end in a whole event"),
+        "large": NO_AUDIT.format("its last event is incomplete"),
         "folder": "error: audit file FILE cannot be opened: Is a directory\n    hint: check folder and permissions\n",
     },
 }
 
 
 def bad_file(folder: Path, kind: str) -> Path:
-    """A file of that kind; `missing` and `folder` are none."""
+    """Return the path of an unusable file. For the kind `missing`, there is no file; for `folder`, it is a folder."""
     file = folder / "FILE"
     if kind == "folder":
         file.mkdir()
@@ -132,7 +133,7 @@ def bad_file(folder: Path, kind: str) -> Path:
 
 
 def with_file(option: str, file: Path, proposal: Path) -> Done:
-    """Decide with that file in the place of `option`."""
+    """Run `pdp decide` with `option` set to the path of the file."""
     if option == "PROPOSAL":
         return pdp(*line(file))
     if option in OPTIONS:
@@ -143,11 +144,11 @@ def with_file(option: str, file: Path, proposal: Path) -> Done:
 @pytest.mark.parametrize(
     ("option", "kind"), [(option, kind) for option, complaints in COMPLAINTS.items() for kind in complaints]
 )
-def test_a_bad_file_is_named_with_its_fault(
+def test_error_names_the_unusable_input_file_and_its_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, kind: str
 ) -> None:
     if option == "--policies":
-        # Whether there is an OPA is another test's matter.
+        # Use a fake OPA, so that the result does not depend on whether OPA is installed.
         monkeypatch.setenv("PDP_OPA", str(fake_opa(tmp_path)))
     file = bad_file(tmp_path, kind)
     done = with_file(option, file, written(tmp_path / "wire.json", wire()))
@@ -159,7 +160,7 @@ def test_a_bad_file_is_named_with_its_fault(
 
 
 def fake_opa(folder: Path) -> Path:
-    """A program that says it is OPA of the right version, and can do nothing else."""
+    """Write a program that only reports the right version of OPA."""
     program = written(folder / "opa", '#!/bin/sh\n[ "$1" = version ] && echo "Version: 1.22.4"\n')
     program.chmod(0o755)
     return program
@@ -167,7 +168,7 @@ def fake_opa(folder: Path) -> Path:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
 @pytest.mark.parametrize("option", COMPLAINTS)
-def test_a_file_that_may_not_be_read(tmp_path: Path, option: str) -> None:
+def test_unreadable_file_is_reported(tmp_path: Path, option: str) -> None:
     file = written(tmp_path / "FILE", "{}")
     file.chmod(0)
     done = with_file(option, file, written(tmp_path / "wire.json", wire()))
@@ -176,7 +177,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, option: str) -> None:
     assert "\n    hint: " in done.err
 
 
-def test_an_empty_audit_file_is_begun(tmp_path: Path) -> None:
+def test_decide_accepts_an_empty_audit_file(tmp_path: Path) -> None:
     file = bad_file(tmp_path, "empty")
     assert with_file("--audit", file, written(tmp_path / "wire.json", wire())).code == 3
     assert verify_chain(file.read_bytes().splitlines()) == 1

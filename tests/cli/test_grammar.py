@@ -1,4 +1,4 @@
-"""What every command has: `-h`, `--json`, exit codes in its help, one name for each option; and completion."""
+"""Conventions of all commands: `-h`, `--json`, exit codes in the help, one name per option, and shell completion."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from tests.support.command_line import environment, pdp, pdp_process
 
 
 def commands(command: Any, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command that is no group, with the words that name it."""
+    """Return the names of every command, such as `audit verify`. Command groups are not included."""
     if not hasattr(command, "list_commands"):
         yield names, command
         return
@@ -28,23 +28,23 @@ GROUPS = sorted({names[:-1] for names in COMMANDS})
 
 
 @pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
-def test_every_command_says_what_it_takes_and_answers(names: tuple[str, ...]) -> None:
+def test_help_of_every_command_names_the_exit_codes_and_the_json_option(names: tuple[str, ...]) -> None:
     short, long = pdp(*names, "-h"), pdp(*names, "--help")
     assert (short.code, short.out, short.err) == (0, long.out, "")
     assert "Exit code: 0" in " ".join(short.out.split())
     options = {option for parameter in COMMANDS[names].params for option in parameter.opts}
-    # What these write to standard output is the protocol of their client.
+    # The gateway commands have no --json, because they speak MCP on standard output.
     assert "--json" in options or names in {("mcp-gateway", "serve"), ("mcp-gateway", "wrap")}
     assert options.isdisjoint({"--key", "--verify-key", "--verification-key", "--signing-key"})
 
 
 @pytest.mark.parametrize("names", GROUPS, ids=" ".join)
-def test_every_group_takes_h(names: tuple[str, ...]) -> None:
+def test_every_command_group_accepts_the_option_h(names: tuple[str, ...]) -> None:
     short, long = pdp(*names, "-h"), pdp(*names, "--help")
     assert (short.code, short.out, short.err) == (0, long.out, "")
 
 
-def test_an_option_has_one_short_name_wherever_it_is() -> None:
+def test_long_option_has_the_same_short_name_in_every_command() -> None:
     spellings: dict[str, set[tuple[str, ...]]] = {}
     for command in COMMANDS.values():
         for parameter in command.params:
@@ -68,7 +68,7 @@ def test_an_option_has_one_short_name_wherever_it_is() -> None:
         (["db", "prune", "sqlite:///pdp.db"], {"database", "forgotten", "runs", "budgets"}),
     ],
 )
-def test_json_and_nothing_else(
+def test_json_option_prints_one_json_object(
     line: list[str], keys: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -80,14 +80,14 @@ def test_json_and_nothing_else(
     assert (done.code, set(done.json)) == (0, keys)
 
 
-# Completion: bash itself, and for the others what their scripts ask and are answered.
+# Completion runs in bash itself. For zsh and fish, the tests check only the answers to their completion scripts.
 
 CANDIDATES = [("pdp audit verify --he", ["--head", "--help"]), ("pdp decide p.json --engine ", ["embedded", "sidecar"])]
 
 
 @pytest.mark.process
 @pytest.mark.parametrize(("line", "candidates"), CANDIDATES)
-def test_bash_completes(line: str, candidates: list[str], tmp_path: Path) -> None:
+def test_bash_completes_command_options(line: str, candidates: list[str], tmp_path: Path) -> None:
     program = tmp_path / "pdp"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m pdp "$@"\n')
     program.chmod(0o755)
@@ -108,7 +108,7 @@ def test_bash_completes(line: str, candidates: list[str], tmp_path: Path) -> Non
 
 @pytest.mark.process
 @pytest.mark.parametrize(("line", "candidates"), CANDIDATES[1:])
-def test_zsh_and_fish_are_answered(line: str, candidates: list[str]) -> None:
+def test_completion_answers_zsh_and_fish(line: str, candidates: list[str]) -> None:
     fish, zsh = (
         pdp_process(_PDP_COMPLETE=shell, _TYPER_COMPLETE_ARGS=line, _TYPER_COMPLETE_FISH_ACTION="get-args")
         for shell in ("complete_fish", "complete_zsh")
@@ -121,7 +121,7 @@ def test_zsh_and_fish_are_answered(line: str, candidates: list[str]) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_the_script_of_a_shell_names_the_program_and_its_variable(shell: str) -> None:
+def test_completion_script_names_program_and_variable(shell: str) -> None:
     done = pdp_process(_PDP_COMPLETE=f"source_{shell}")
 
     assert (done.code, done.err) == (0, "")

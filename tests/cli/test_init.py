@@ -1,4 +1,4 @@
-"""`pdp init` and `pdp policies`: a new project that tests itself at once, and never overwrites anything."""
+"""`pdp init` creates a project that passes its own tests, and never overwrites a file."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path / "desk"
 
 
-def test_it_says_what_it_made_and_what_comes_next(tmp_path: Path) -> None:
+def test_init_prints_created_files_and_next_steps(tmp_path: Path) -> None:
     folder = tmp_path / "a desk"
 
     done = pdp("init", folder)
@@ -59,7 +59,7 @@ def test_it_says_what_it_made_and_what_comes_next(tmp_path: Path) -> None:
     assert files(folder) == FILES
 
 
-def test_the_folder_where_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_uses_the_current_folder_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "LICENSE").write_text("ours")
 
@@ -69,7 +69,7 @@ def test_the_folder_where_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert files(tmp_path) == sorted([*FILES, "LICENSE"])
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_init_does_not_overwrite_files(tmp_path: Path) -> None:
     (tmp_path / "manifest.yaml").write_text("mine")
     (tmp_path / "tools.py").symlink_to("gone")
 
@@ -77,14 +77,14 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        f"error: {tmp_path}: has manifest.yaml, tools.py already, and nothing is overwritten\n"
-        "    hint: name a new folder, or move these files away\n"
+        f"error: {tmp_path}: already has manifest.yaml, tools.py, and files are not overwritten\n"
+        "    hint: give a new folder, or move these files away\n"
     )
     assert (tmp_path / "manifest.yaml").read_text() == "mine"
     assert files(tmp_path) == ["manifest.yaml"]
 
 
-def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_init_reports_an_unwritable_file(tmp_path: Path) -> None:
     (tmp_path / "policies").write_text("a file where a folder has to be")
 
     done = pdp("init", tmp_path)
@@ -92,11 +92,11 @@ def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
     assert (done.code, done.out) == (2, "")
     assert done.err == (
         f"error: {tmp_path}/policies/custom/concerns/replies/replies.rego: cannot be written: Not a directory\n"
-        "    hint: name a file in a folder of yours\n"
+        "    hint: choose a folder you can write to\n"
     )
 
 
-def test_the_requirement_is_this_version(project: Path) -> None:
+def test_new_project_requires_this_version_of_the_package(project: Path) -> None:
     requirement = f"'tool-pdp[workbench]=={__version__}'"
 
     assert f"pip install {requirement} pytest" in (project / "README.md").read_text()
@@ -106,7 +106,7 @@ def test_the_requirement_is_this_version(project: Path) -> None:
 
 @pytest.mark.opa
 @pytest.mark.usefixtures("opa")
-def test_no_mutant_of_it_survives(project: Path) -> None:
+def test_scenarios_of_new_project_kill_every_mutant(project: Path) -> None:
     done = pdp("mutate", project, "--json")
 
     counts = json.loads(done.out)
@@ -114,7 +114,7 @@ def test_no_mutant_of_it_survives(project: Path) -> None:
 
 
 @pytest.mark.opa
-def test_its_concern_is_covered_by_its_own_tests(project: Path, opa: Path) -> None:
+def test_unit_tests_of_new_project_cover_its_custom_concern(project: Path, opa: Path) -> None:
     done = subprocess.run(
         [opa, "test", ROOT / "policies/authz", project / "policies", "--run", "custom.concerns", "--coverage"],
         capture_output=True, text=True, check=True,
@@ -126,12 +126,12 @@ def test_its_concern_is_covered_by_its_own_tests(project: Path, opa: Path) -> No
 
 
 @pytest.mark.opa
-def test_it_is_formatted_and_has_no_fault(project: Path, opa: Path) -> None:
+def test_new_project_is_formatted_and_has_no_faults(project: Path, opa: Path) -> None:
     subprocess.run([opa, "fmt", "--fail", "--list", project / "policies"], check=True)
     subprocess.run([opa, "check", "--strict", ROOT / "policies/authz", project / "policies"], check=True)
 
 
-def test_where_the_baseline_is() -> None:
+def test_opa_policies_prints_the_policies_folder() -> None:
     done = pdp("opa", "policies")
 
     assert (done.code, done.out, done.err) == (0, f"{ROOT / 'policies'}\n", "")
@@ -139,7 +139,7 @@ def test_where_the_baseline_is() -> None:
 
 @pytest.mark.opa
 @pytest.mark.usefixtures("opa")
-def test_no_command_of_its_readme_needs_an_option(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_in_readme_of_new_project_need_no_options(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     lines = re.findall("^    pdp (.*)$", (project / "README.md").read_text(), re.MULTILINE)
     commands = [line.partition("#")[0].split() for line in lines]
@@ -153,7 +153,7 @@ def test_no_command_of_its_readme_needs_an_option(project: Path, monkeypatch: py
     }  # fmt: skip
 
 
-# For a manifest that exists
+# Draft projects, which `pdp init --from` writes for an existing manifest
 
 DRAFTED = ["governance.yaml", "pdp.yaml", "proposal.json", "scenarios.yaml", "session.yaml"]
 
@@ -165,7 +165,7 @@ DRAFTED = ["governance.yaml", "pdp.yaml", "proposal.json", "scenarios.yaml", "se
         "underwriting/manifest.yaml",
     ],
 )  # fmt: skip
-def test_a_draft_for_a_manifest_passes_its_own_tests(
+def test_drafted_project_passes_its_own_lint_and_scenarios(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifest: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -183,7 +183,7 @@ def test_a_draft_for_a_manifest_passes_its_own_tests(
     assert {"ALLOW", "DENY"} <= verdicts
 
 
-def test_a_draft_is_not_asked_for_scenarios_of_the_baseline(
+def test_policy_check_of_a_drafted_project_requires_no_scenarios_for_the_baseline_policies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opa: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -193,8 +193,8 @@ def test_a_draft_is_not_asked_for_scenarios_of_the_baseline(
     assert "no scenario expects a code of the concern authz" in pdp("check", "--scenarios", ".").err
 
 
-def test_what_a_draft_says_of_a_tool(tmp_path: Path) -> None:
-    """A scope of its own, somebody to ask where a person may have to, and what is decided by that."""
+def test_project_drafted_from_a_manifest_has_scopes_approvers_and_scenarios(tmp_path: Path) -> None:
+    """The draft grants a scope for the tool, names an approver if needed, and has a scenario with the decision."""
     source = tmp_path / "tools.json"
     source.write_bytes((ROOT / "examples/payments/manifest.json").read_bytes())
 
@@ -223,10 +223,10 @@ def test_what_a_draft_says_of_a_tool(tmp_path: Path) -> None:
         {"propose": waits["propose"], "expect": {"verdict": "ALLOW"}},
     ]
     doctor = pdp("doctor", tmp_path / "drafted")
-    assert (doctor.code, doctor.out) == (0, "nothing found\n")
+    assert (doctor.code, doctor.out) == (0, "no problems\n")
 
 
-def test_a_draft_names_sources_as_the_schema_has_them(tmp_path: Path) -> None:
+def test_drafted_scenario_gives_required_source_arguments_values_of_their_schema_types(tmp_path: Path) -> None:
     listed = {"type": "array", "items": {"type": "string"}}
     properties = {"order_id": {"type": "string", "description": "Of the shop."}, "mails": listed}
     tool = {
@@ -242,10 +242,10 @@ def test_a_draft_names_sources_as_the_schema_has_them(tmp_path: Path) -> None:
     assert [scenario["expect"].get("rejection") for scenario in scenarios] == [None, None]
 
 
-def test_nothing_is_drafted_where_there_is_no_tool(tmp_path: Path) -> None:
+def test_init_rejects_a_manifest_without_tools(tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text("manifest_version: 2026.01.1\ntools: []\n")
 
     done = pdp("init", tmp_path / "new", "--from", tmp_path / "m.yaml")
 
     assert (done.code, done.out, (tmp_path / "new").exists()) == (2, "", False)
-    assert done.err == f"error: {tmp_path}/m.yaml: no tool to decide about\n    hint: declare one\n"
+    assert done.err == f"error: {tmp_path}/m.yaml: declares no tools\n    hint: add a tool\n"

@@ -13,7 +13,7 @@ from tests.support.payments import EXAMPLE
 MANIFEST = EXAMPLE / "manifest.json"
 GOVERNANCE = EXAMPLE / "governance.yaml"
 
-# A manifest with one fault and one warning, and what is said of them.
+# A manifest with one fault and one warning, and the messages that `pdp manifest lint` prints for this manifest.
 FAULTY = """\
 manifest_version: "1"
 tools:
@@ -36,30 +36,30 @@ WARNING = {
     "column": 41,
     "kind": "warning",
     "message": "argument `amount` of `pay_bill` has no description",
-    "hint": "the model reads it to know what to put there",
+    "hint": "describe it for the model",
 }
 
 
 # Lint
 
 
-def test_what_each_tool_meets_and_misses() -> None:
+def test_lint_shows_met_and_missing_clauses_of_each_tool() -> None:
     done = pdp("manifest", "lint", MANIFEST, "-g", GOVERNANCE)
     assert (done.code, done.out) == (
         0,
         (
             "lookup_beneficiary meets 2 of 6 clauses: idempotent, audited\n"
-            "  typed         misses `result_schema`, `ontology_pin`, `ontology` of its manifest\n"
+            "  typed         misses `result_schema`, `ontology_pin`, `ontology` in its manifest\n"
             "  versioned     misses `version`, `agents` that pin it\n"
             "  permissioned  misses `markings`, `purposes`\n"
             "  eval-gated    misses `release`\n"
             "validate_payment meets 2 of 6 clauses: idempotent, audited\n"
-            "  typed         misses `result_schema`, `ontology_pin`, `ontology` of its manifest\n"
+            "  typed         misses `result_schema`, `ontology_pin`, `ontology` in its manifest\n"
             "  versioned     misses `version`, `agents` that pin it\n"
             "  permissioned  misses `markings`, `purposes`\n"
             "  eval-gated    misses `release`\n"
             "initiate_wire meets 2 of 6 clauses: idempotent, audited\n"
-            "  typed         misses `result_schema`, `ontology_pin`, `ontology` of its manifest\n"
+            "  typed         misses `result_schema`, `ontology_pin`, `ontology` in its manifest\n"
             "  versioned     misses `version`, `agents` that pin it\n"
             "  permissioned  misses `effect_class`, `markings`, `purposes`\n"
             "  eval-gated    misses `release`\n"
@@ -72,14 +72,14 @@ def test_what_each_tool_meets_and_misses() -> None:
     assert places == ["14", "17", "38", "41", "44", "47", "68", "71", "74", "77"]
 
 
-def test_strict_takes_warnings_for_faults() -> None:
+def test_strict_lint_treats_warnings_as_faults() -> None:
     done = pdp("manifest", "lint", MANIFEST, "-g", GOVERNANCE, "--strict")
     assert (done.code, done.out) == (2, "")
     assert done.err.splitlines()[-1] == f"error: 10 faults in {MANIFEST}"
     assert "warning" not in done.err
 
 
-def test_a_fault_is_shown_at_its_place(tmp_path: Path) -> None:
+def test_lint_shows_faults_with_location(tmp_path: Path) -> None:
     file = written(tmp_path / "manifest.yaml", FAULTY)
     assert pdp("manifest", "lint", file) == (
         2,
@@ -99,12 +99,12 @@ def test_a_fault_is_shown_at_its_place(tmp_path: Path) -> None:
     [(FAULTY, 2, [FAULT]), (FAULTY.replace("tire", "tier"), 0, [WARNING])],
     ids=["fault", "warning"],
 )
-def test_lint_as_json(tmp_path: Path, text: str, code: int, faults: list[dict[str, Any]]) -> None:
+def test_lint_prints_json(tmp_path: Path, text: str, code: int, faults: list[dict[str, Any]]) -> None:
     file = written(tmp_path / "manifest.yaml", text)
     contract = {
         "tool": "pay_bill",
         "missing": {
-            "typed": ["`result_schema`", "`ontology_pin`", "`ontology` of its manifest"],
+            "typed": ["`result_schema`", "`ontology_pin`", "`ontology` in its manifest"],
             "versioned": ["`version`", "`agents` that pin it"],
             "idempotent": [],
             "permissioned": ["`effect_class`", "`markings`", "`purposes`"],
@@ -120,7 +120,7 @@ def test_lint_as_json(tmp_path: Path, text: str, code: int, faults: list[dict[st
     )
 
 
-def test_all_of_forty_faults_are_shown(tmp_path: Path) -> None:
+def test_lint_shows_every_one_of_40_faults(tmp_path: Path) -> None:
     tools = [{"name": f"tool_{at}", "schema": {"type": "object"}, "risk_tier": f"tier_{at}"} for at in range(40)]
     manifest = {"manifest_version": "1", "tools": tools}
     file = written(tmp_path / "manifest.json", json.dumps(manifest, indent=1))
@@ -130,12 +130,12 @@ def test_all_of_forty_faults_are_shown(tmp_path: Path) -> None:
     assert set(re.findall(r"^\S+:[0-9]+:[0-9]+: (.*)$", lint.err, re.MULTILINE)) == expected
     assert {fault["message"] for fault in as_json.json["faults"]} == expected
     assert lint.err.splitlines()[-1] == f"error: 40 faults in {file}"
-    # Whoever only wants to decide is told the same.
+    # `pdp manifest export` reports the same faults as `pdp manifest lint`.
     assert pdp("manifest", "export", file) == lint
 
 
 @pytest.mark.process
-def test_a_narrow_terminal_cuts_nothing(tmp_path: Path) -> None:
+def test_lint_output_lines_are_not_cut_in_a_narrow_terminal(tmp_path: Path) -> None:
     name = "look_up_a_beneficiary_by_a_name_that_is_longer_than_the_terminal_is_wide"
     tool = {"name": name, "schema": {"type": "object"}, "risk_tier": "low", "scopes": ["a"]}
     file = written(tmp_path / "manifest.json", {"manifest_version": "1", "tools": [tool]})
@@ -145,7 +145,7 @@ def test_a_narrow_terminal_cuts_nothing(tmp_path: Path) -> None:
 
 # Export
 
-# As the tool registry document prints it ("Manifest → LLM → PEP").
+# The example of the section "Manifest → LLM → PEP" in the tool registry document.
 PLAIN = {
     "tools": [
         {"name": "lookup_beneficiary", "parameters": {"payee_name": "string", "invoice_ref": "string"}},
@@ -166,7 +166,7 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("options", [(), ("--format", "plain")])
-def test_plain_is_the_payload_of_the_registry_document(options: tuple[str, ...]) -> None:
+def test_export_in_plain_format_matches_the_registry_document(options: tuple[str, ...]) -> None:
     done = pdp("manifest", "export", MANIFEST, *options)
     assert (done.code, done.json, done.err) == (0, PLAIN, "")
 
@@ -174,12 +174,12 @@ def test_plain_is_the_payload_of_the_registry_document(options: tuple[str, ...])
 @pytest.mark.parametrize(
     ("form", "key"), [("openai", "function"), ("anthropic", "input_schema"), ("mcp", "inputSchema")]
 )
-def test_the_forms_of_others(form: str, key: str) -> None:
+def test_manifest_is_exported_in_other_formats(form: str, key: str) -> None:
     done = pdp("manifest", "export", MANIFEST, "--format", form)
     assert (done.code, [key in tool for tool in done.json["tools"]]) == (0, [True] * 3)
 
 
-def test_a_manifest_from_standard_input() -> None:
+def test_manifest_is_read_from_standard_input() -> None:
     text = MANIFEST.read_bytes()
     assert pdp("manifest", "export", "-", stdin=text).json == PLAIN
     faulty = pdp("manifest", "lint", "-", stdin=b"[]")
@@ -188,11 +188,11 @@ def test_a_manifest_from_standard_input() -> None:
     assert twice == (
         2,
         "",
-        "error: standard input (-) is closed, empty, or was read already\n    hint: pipe one file in, for one -\n",
+        "error: standard input (-) is closed, empty, or was read already\n    hint: pipe a file in, use - once\n",
     )
 
 
-def test_names_in_a_file_cannot_steer_the_terminal(tmp_path: Path) -> None:
+def test_control_characters_in_names_are_escaped(tmp_path: Path) -> None:
     text = FAULTY.replace("risk_tire", '"\\e[2J\\x9b"')
     done = pdp("manifest", "lint", written(tmp_path / "manifest.yaml", text))
     assert done.code == 2
@@ -208,7 +208,7 @@ def test_names_in_a_file_cannot_steer_the_terminal(tmp_path: Path) -> None:
     ],
     ids=["no file", "unknown form", "unknown command"],
 )
-def test_misuse_is_explained(arguments: tuple[object, ...], complaint: str) -> None:
+def test_invalid_usage_is_explained(arguments: tuple[object, ...], complaint: str) -> None:
     done = pdp("manifest", *arguments)
     assert (done.code, done.out) == (2, "")
     assert complaint in done.err

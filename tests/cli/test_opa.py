@@ -1,4 +1,4 @@
-"""`pdp opa`, and `pdp decide --engine sidecar`: OPA missing, down, hanging, or answering anything but a decision."""
+"""`pdp opa` and `pdp decide --engine sidecar`, with an OPA that is missing, stopped, stuck, or sends wrong answers."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from tests.support.servers.opa import KINDS, opa_server, url_of
 
 
 def program(folder: Path, script: str) -> Path:
-    """A shell script in the place of OPA."""
+    """Write a shell script that is run instead of the OPA program."""
     file = written(folder / "opa", f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
     return file
@@ -24,7 +24,7 @@ def program(folder: Path, script: str) -> Path:
 
 @pytest.fixture
 def no_opa(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without OPA."""
+    """Set the environment variables of a machine on which OPA is not installed."""
     monkeypatch.delenv("PDP_OPA", raising=False)
     for name in ("PATH", "HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
@@ -35,8 +35,10 @@ def no_opa(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.opa
 @pytest.mark.parametrize("command", ["path", "install"])
-def test_the_program_that_is_there(opa: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    """No extra is needed for it."""
+def test_opa_path_and_install_print_the_installed_program(
+    opa: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """OPA is found even if no optional dependency of the package is installed."""
     monkeypatch.setenv("PDP_OPA", str(opa))
     monkeypatch.setitem(sys.modules, "httpx", None)
     monkeypatch.delitem(sys.modules, "pdp.opa.install", raising=False)
@@ -44,20 +46,20 @@ def test_the_program_that_is_there(opa: Path, monkeypatch: pytest.MonkeyPatch, c
 
 
 @pytest.mark.usefixtures("no_opa")
-def test_no_program_is_here() -> None:
-    assert pdp("opa", "path") == (1, "", "error: no OPA 1.22.4 is here\n    hint: run: pdp opa install\n")
+def test_opa_path_exits_with_1_if_opa_is_missing() -> None:
+    assert pdp("opa", "path") == (1, "", "error: OPA 1.22.4 is not installed\n    hint: run: pdp opa install\n")
 
 
 @pytest.mark.parametrize("command", [("opa", "path"), ("opa", "install"), ("bundle", "build", "-o", "b.tar.gz")])
-def test_pdp_opa_names_something_else(
+def test_variable_pdp_opa_with_a_wrong_program_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     file = program(tmp_path, "echo Version: 1.0.0")
     monkeypatch.setenv("PDP_OPA", str(file))
     fault = "is version 1.0.0, which is older than the versions that the policies are tested with"
     complaint = (
-        f"error: PDP_OPA names {file}, which {fault}: take OPA 1.22.4 or later\n"
-        "    hint: name OPA 1.22.4, or unset PDP_OPA\n"
+        f"error: PDP_OPA names {file}, which {fault}: use OPA 1.22.4 or later\n"
+        "    hint: set it to OPA 1.22.4, or unset PDP_OPA\n"
     )
     assert pdp(*command) == (2, "", complaint)
 
@@ -75,17 +77,19 @@ DECIDE = ["decide", "-", *(part for option in OPTIONS.items() for part in option
         (["bundle", "build", "-o", "b.tar.gz"], "building a bundle"),
     ],
 )
-def test_what_needs_opa_says_so(arguments: list[object], what: str) -> None:
-    complaint = f"error: {what} needs Open Policy Agent 1.22.4, and none is here\n    hint: run: pdp opa install\n"
+def test_command_without_opa_says_what_needs_it(arguments: list[object], what: str) -> None:
+    complaint = (
+        f"error: {what} needs Open Policy Agent 1.22.4, which is not installed\n    hint: run: pdp opa install\n"
+    )
     assert pdp(*arguments, stdin=json.dumps(wire()).encode()) == (2, "", complaint)
 
 
 @pytest.mark.usefixtures("no_opa")
-def test_the_embedded_engine_needs_none() -> None:
+def test_embedded_engine_needs_no_opa() -> None:
     assert decided(wire(), "--bundle", BUNDLE).code == 3
 
 
-def test_an_opa_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opa_that_does_not_start_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = '[ "$1" = version ] && echo "Version: 1.22.4" && exit; echo "no room here" >&2; exit 3'
     monkeypatch.setenv("PDP_OPA", str(program(tmp_path, script)))
     assert decided(wire(), "--engine", "sidecar") == (
@@ -100,7 +104,7 @@ def test_an_opa_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.opa
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_status_of_a_running_opa(kind: str, opa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_of_running_opa_is_printed(kind: str, opa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = read_bundle(BUNDLE)
     with opa_server(kind, "--set=bundles.payments.resource=file://{folder}/payments.tar.gz") as client:
         url = url_of(client)
@@ -113,7 +117,7 @@ def test_the_status_of_a_running_opa(kind: str, opa: Path, monkeypatch: pytest.M
             f"OPA at {url}\n"
             "version: 1.22.4\n"
             "health: server ok, bundles ok, plugins ok\n"
-            f"decides by: release {bundle.release}, {bundle.revision}\n"
+            f"decides with: release {bundle.release}, {bundle.revision}\n"
             f"bundle payments: {bundle.revision}\n"
             "plugins: not offered\n"
             "config: bundles, default_authorization_decision, default_decision, labels\n"
@@ -138,30 +142,30 @@ def test_the_status_of_a_running_opa(kind: str, opa: Path, monkeypatch: pytest.M
         "",
         (
             f"error: OPA at {locked.url} refused the request (401): request rejected by administrative policy\n"
-            "    hint: check the token, and that OPA's policy system.authz admits the request\n"
+            "    hint: check the token, and that OPA's policy system.authz allows the request\n"
         ),
     )
 
 
-def test_an_opa_that_may_not_decide_is_a_problem() -> None:
+def test_opa_status_reports_an_unsupported_version() -> None:
     with HostileOpa(answering(result(b"{}", b'"provenance":{"version":"1.22.0"}'))) as server:
         done = pdp("opa", "status", "--opa-url", server.url)
     problem, version, _, nothing, *_ = done.out.splitlines()[1:]
     assert problem.startswith(f"problem: OPA at {server.url} is version 1.22.0, which loses rules")
-    assert (done.code, version, nothing) == (1, "version: 1.22.0", "decides nothing")
+    assert (done.code, version, nothing) == (1, "version: 1.22.0", "makes no decisions")
 
 
 @pytest.mark.parametrize(
     ("behave", "message", "hint"),
     [
-        (None, "cannot be reached: Connection refused", "check that it runs and that the address is right"),
+        (None, "cannot be reached: Connection refused", "check that OPA runs and that the URL is right"),
         (b"<html>Log in</html>", "answered something that is not JSON: '<html>Log in</html>'",
-            "check that OPA itself listens there"),
-        (b'{"result":{}}', "does not say its version: take OPA 1.22.4 or later, or set accept_unknown_opa", None),
+            "check that OPA listens at this URL"),
+        (b'{"result":{}}', "does not report its version: use OPA 1.22.4 or later, or set accept_unknown_opa", None),
     ],
     ids=["down", "no OPA", "no version"],
 )  # fmt: skip
-def test_what_is_no_opa_is_one_message(behave: bytes | None, message: str, hint: str | None) -> None:
+def test_opa_status_rejects_a_server_that_is_not_opa(behave: bytes | None, message: str, hint: str | None) -> None:
     with HostileOpa(answering(http(behave or b""))) as server:
         if behave is None:
             server.__exit__()
@@ -170,9 +174,11 @@ def test_what_is_no_opa_is_one_message(behave: bytes | None, message: str, hint:
     assert done == (1, "", f"error: OPA at {server.url} {message}\n{end}")
 
 
-def test_bad_tls_and_no_url_are_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opa_status_reports_a_missing_url_or_an_invalid_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    hint = "    hint: name it with --opa-url, or as `opa_url:` in pdp.yaml\n"
+    hint = "    hint: give it with --opa-url, or as `opa_url:` in pdp.yaml\n"
     assert pdp("opa", "status") == (2, "", f"error: no opa_url given\n{hint}")
     with HostileOpa(answering(result(ALLOW)), certificate=self_signed(tmp_path)) as server:
         done = pdp("opa", "status", "--opa-url", server.url)
@@ -180,12 +186,12 @@ def test_bad_tls_and_no_url_are_one_message(tmp_path: Path, monkeypatch: pytest.
     assert done.err.startswith(f"error: OPA at {server.url} cannot be reached: [SSL: CERTIFICATE_VERIFY_FAILED]")
 
 
-# A sidecar that is there
+# A working sidecar
 
 
 @pytest.mark.opa
 @pytest.mark.parametrize("tcp", [False, True], ids=["Unix socket", "TCP with a token"])
-def test_a_running_opa_decides(opa: Path, monkeypatch: pytest.MonkeyPatch, tcp: bool) -> None:
+def test_decide_uses_a_running_opa(opa: Path, monkeypatch: pytest.MonkeyPatch, tcp: bool) -> None:
     with local_opa(opa, bundle=read_bundle(BUNDLE), tcp=tcp) as running:
         monkeypatch.setenv("PDP_OPA_TOKEN", running.token or "")
         url = ["--engine", "sidecar", "--opa-url", running.url, "--json"]
@@ -200,10 +206,10 @@ def test_a_running_opa_decides(opa: Path, monkeypatch: pytest.MonkeyPatch, tcp: 
     assert (stranger.code, codes(stranger)) == ((4, ["engine.unavailable"]) if tcp else (0, codes(answers[0])))
 
 
-# A sidecar that is not what it should be
+# A faulty sidecar
 
 
-def test_a_sidecar_that_gives_no_decision_is_a_denial(tmp_path: Path) -> None:
+def test_call_is_denied_if_the_sidecar_returns_no_decision(tmp_path: Path) -> None:
     nobody = f"unix://{tmp_path}/opa.sock"
     with HostileOpa(answering(http(b"<html>ALLOW</html>", headers=b"Content-Type: text/html\r\n"))) as server:
         for url, code, message in (
@@ -216,7 +222,7 @@ def test_a_sidecar_that_gives_no_decision_is_a_denial(tmp_path: Path) -> None:
             assert (done.json["outcome"]["status"], done.json["bundle_revision"]) == ("rejected", None)
 
 
-def test_an_answer_cannot_steer_the_terminal() -> None:
+def test_answer_of_the_sidecar_is_escaped_for_the_terminal() -> None:
     message = b'"message":"\\u001b[2J\\u009b\\nALLOW  initiate_wire"'
     reason = b'{"code":"x.y",%b,"details":{}}' % message
     document = b'{"verdict":"DENY","reasons":[%b],"obligations":[],"bundle":null}' % reason
@@ -228,7 +234,7 @@ def test_an_answer_cannot_steer_the_terminal() -> None:
     )
 
 
-def test_the_token_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opa_token_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PDP_OPA_TOKEN", "s3cret")
     with HostileOpa(answering(http(b"", status=b"401 Unauthorized"))) as server:
         done = decided(wire(), "--engine", "sidecar", "--opa-url", server.url)
@@ -236,30 +242,30 @@ def test_the_token_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> N
     assert "s3cret" not in done.out + done.err
 
 
-def test_an_address_that_cannot_be_used() -> None:
+def test_invalid_opa_url_is_rejected() -> None:
     assert decided(wire(), "--engine", "sidecar", "--opa-url", "http://opa/v1/data") == (
         2,
         "",
         (
-            "error: OPA's address 'http://opa/v1/data' is not valid\n"
+            "error: OPA's URL 'http://opa/v1/data' is not valid\n"
             "    hint: give http://HOST:PORT, https://HOST:PORT or unix:///PATH of at most 103 bytes\n"
         ),
     )
 
 
-def test_a_token_that_cannot_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_opa_token_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PDP_OPA_TOKEN", "two words")
     assert decided(wire(), "--engine", "sidecar", "--opa-url", "http://127.0.0.1:8181") == (
         2,
         "",
         (
             "error: OPA's token has characters that a bearer token must not have\n"
-            "    hint: letters, digits and -._~+/ with = at its end; look for blanks, line feeds and quotes\n"
+            "    hint: use letters, digits and -._~+/ with = at the end; check for spaces, line breaks and quotes\n"
         ),
     )
 
 
-def test_a_local_opa_leaves_nothing_behind(opa: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_opa_leaves_no_files(opa: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert decided(wire(), "--engine", "sidecar", "--bundle", BUNDLE).code == 3
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""The command line as a process: exit codes, streams, signals and imports."""
+"""`pdp` as a separate process: exit codes, output streams, signals, and which modules it imports."""
 
 import json
 import logging
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.process
 
 
 @pytest.mark.parametrize(("arguments", "code", "out"), [(["--version"], 0, "pdp 0.1.0\n"), ([], 2, "")])
-def test_a_process_answers_by_its_exit_code(arguments: list[object], code: int, out: str) -> None:
+def test_commands_exit_with_the_documented_exit_codes(arguments: list[object], code: int, out: str) -> None:
     done = pdp_process(*arguments)
     assert (done.code, done.out) == (code, out)
 
 
-def test_a_process_decides_and_imports_nothing_heavy() -> None:
+def test_decide_imports_no_heavy_packages() -> None:
     done = pdp_process(*line(), "--json", stdin=json.dumps(wire()).encode(), PYTHONPROFILEIMPORTTIME="1")
     assert (done.code, done.json["verdict"]) == (3, "STEP_UP")
     imported = {entry.rpartition("|")[2].strip() for entry in done.err.splitlines()}
@@ -34,7 +34,7 @@ def test_a_process_decides_and_imports_nothing_heavy() -> None:
     assert imported & {"cel", "aiohttp", "rich.console", "opa_client"} == set()
 
 
-def test_no_encoding_hides_a_verdict() -> None:
+def test_verdict_is_printed_in_any_encoding() -> None:
     proposal = json.dumps({"tool": "b\u00f6se", "arguments": {}}).encode()
     text = pdp_process(*line(), stdin=proposal, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (text.code, text.out.splitlines()[0], text.err) == (4, "REJECTED  b\\xf6se", "")
@@ -43,7 +43,7 @@ def test_no_encoding_hides_a_verdict() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
-def test_an_answer_that_cannot_be_written_is_no_answer() -> None:
+def test_unwritable_output_exits_with_1() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "pdp", *map(str, line()), "--json"],
@@ -52,11 +52,14 @@ def test_an_answer_that_cannot_be_written_is_no_answer() -> None:
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (
         1,
-        "error: the system refuses: No space left on device\n    hint: check disk space, and where the output goes\n",
+        (
+            "error: the system reports: No space left on device\n"
+            "    hint: check the disk space, and the destination of the output\n"
+        ),
     )
 
 
-def test_a_reader_that_leaves_is_no_fault() -> None:
+def test_closed_output_pipe_causes_no_error_message() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
@@ -75,13 +78,13 @@ def test_a_reader_that_leaves_is_no_fault() -> None:
             "<&-",
             2,
             "",
-            "error: standard input (-) is closed, empty, or was read already\n    hint: pipe one file in, for one -\n",
+            "error: standard input (-) is closed, empty, or was read already\n    hint: pipe a file in, use - once\n",
         ),
         (">&-", 4, "", "<stdin>:1:2: not JSON: expecting property name enclosed in double quotes\n"),
         ("2>&-", 4, "REJECTED  (no tool)\n", ""),
     ],
 )
-def test_closed_streams(closed: str, code: int, out: str, err: str) -> None:
+def test_closed_standard_streams_are_handled(closed: str, code: int, out: str, err: str) -> None:
     done = subprocess.run(
         ["sh", "-c", f'"$0" -m pdp "$@" {closed}', sys.executable, *map(str, line())],
         input="{", capture_output=True, text=True, check=False, cwd=ROOT, env=environment(),
@@ -90,13 +93,13 @@ def test_closed_streams(closed: str, code: int, out: str, err: str) -> None:
     assert done.stderr.startswith(err)
 
 
-def test_an_audit_file_that_cannot_be_continued_is_a_denial(tmp_path: Path) -> None:
+def test_call_is_denied_if_audit_file_cannot_be_written(tmp_path: Path) -> None:
     record = tmp_path / "audit.jsonl"
     allowed = ["--audit", record]
     for _ in range(2):
         assert decided(wire(amount=1), *allowed).code == 0
     before = record.read_bytes()
-    # No file may grow beyond one block, which the record has already.
+    # `ulimit` limits the size of files to one block. The audit file is already larger, so no event can be appended.
     done = subprocess.run(
         ["sh", "-c", 'ulimit -f 1; exec "$0" -m pdp "$@"', sys.executable, *map(str, [*line(), *allowed, "--json"])],
         input=json.dumps(wire(amount=1)), capture_output=True, text=True, check=False, cwd=ROOT, env=environment(),
@@ -105,13 +108,13 @@ def test_an_audit_file_that_cannot_be_continued_is_a_denial(tmp_path: Path) -> N
     assert (done.returncode, answer["verdict"]) == (4, "DENY")
     assert [reason["code"] for reason in answer["reasons"]] == ["audit.write_failed"]
     assert done.stderr == (
-        "error: an audit event could not be written, which is a DENY: "
-        f"audit file {record} cannot be used: File too large\n"
+        f"error: could not write an audit event, so the call is denied: audit file {record} cannot be used: "
+        f"File too large\n"
     )
     assert record.read_bytes() == before
 
 
-def test_what_is_logged_is_one_line_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_message_of_a_command_is_one_line_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     log = logging.getLogger("pdp.pep")
     with brief_log():
         log.info("nothing to worry about")
@@ -127,7 +130,7 @@ def test_what_is_logged_is_one_line_and_no_traceback(capsys: pytest.CaptureFixtu
     )
 
 
-def test_a_fault_of_its_own_is_said_so(tmp_path: Path) -> None:
+def test_internal_error_is_reported_as_such(tmp_path: Path) -> None:
     written(tmp_path / "typer.py", "raise RuntimeError('broken\\x1b[2J')\n")
     command = [sys.executable, "-m", "pdp", "opa", "path"]
 
@@ -141,7 +144,7 @@ def test_a_fault_of_its_own_is_said_so(tmp_path: Path) -> None:
     assert answered() == (
         1,
         (
-            "error: this is a fault of pdp itself: RuntimeError: broken\\x1b[2J\n"
+            "error: internal error of pdp: RuntimeError: broken\\x1b[2J\n"
             "    hint: please report it; PDP_TRACEBACK=1 shows where it happened\n"
         ),
     )
@@ -149,7 +152,7 @@ def test_a_fault_of_its_own_is_said_so(tmp_path: Path) -> None:
     assert (code, shown.splitlines()[0]) == (1, "Traceback (most recent call last):")
 
 
-def test_an_interrupt_ends_it_in_silence(tmp_path: Path) -> None:
+def test_interrupted_command_exits_silently(tmp_path: Path) -> None:
     pipe = tmp_path / "proposal"
     os.mkfifo(pipe)
     command = [sys.executable, "-m", "pdp", *map(str, line(pipe))]
@@ -160,12 +163,12 @@ def test_an_interrupt_ends_it_in_silence(tmp_path: Path) -> None:
         text=True,
         cwd=ROOT,
         env=environment(),
-        # A job that was started in the background ignores the signal, and so would everything it starts.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads matter here
+        # A background job ignores SIGINT, and its child processes inherit this. Restore the default handling of SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - there are no other threads
     )
     with process:
-        # Once the pipe has a reader, the command waits for its proposal. The pipe ends after the signal, since one that
-        # comes just before a read does not wake it up.
+        # Wait until the command reads its proposal from the pipe. Close the pipe only after the signal, because the
+        # signal does not interrupt the read if it arrives just before the read.
         writer = opened(pipe, process)
         process.send_signal(signal.SIGINT)
         os.close(writer)

@@ -1,4 +1,4 @@
-"""`pdp test`: what it prints, writes and answers."""
+"""`pdp test`: output, report files and exit codes."""
 
 import json
 import os
@@ -41,22 +41,22 @@ WRONG = one(
 )
 
 
-ASKED = ("--engine", "embedded")  # one engine: what is said does not depend on it
+ASKED = ("--engine", "embedded")  # The tests use one engine, because the messages do not depend on the engine.
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Files are named as from their own folder."""
+    """Run in a temporary folder, so that paths in messages are relative."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def without_seconds(text: str) -> str:
-    """The summary without how long it took."""
+    """Return the summary of the test run without its duration."""
     return "\n".join(line.rpartition(", ")[0] if line.endswith(" s") else line for line in text.splitlines())
 
 
-def test_all_passed() -> None:
+def test_passed_scenarios_exit_with_0() -> None:
     project(Path(), ALLOW)
 
     done = pdp("test", ".", *ASKED)
@@ -68,8 +68,8 @@ def test_all_passed() -> None:
 
 
 @pytest.mark.opa
-def test_a_scenario_that_failed_is_explained(opa: Path) -> None:
-    """Expected and actual side by side, the rules that fired, and where the expected one stopped; each with place."""
+def test_failed_scenario_is_explained(opa: Path) -> None:
+    """Expected and actual values are aligned. Each rule that fired or stopped early is shown with its location."""
     project(Path(), ALLOW, WRONG)
 
     done = pdp("test", "scenarios.json", *ASKED)
@@ -100,7 +100,7 @@ def test_a_scenario_that_failed_is_explained(opa: Path) -> None:
         f"    allow       risk.acceptable  {places['risk.acceptable']}",
     ]
     assert lines[4].startswith('  session: {"claims": {')
-    at = lines.index("  rules that would have to fire:")
+    at = lines.index("  rules that should have fired:")
     assert lines[at + 1] == f"    scopes.missing  {places['scopes.missing']}"
     assert lines[at + 2].startswith("      stopped at: count(missing) > 0 (")
     assert lines[at + 3] == "      missing = []"
@@ -110,14 +110,14 @@ def test_a_scenario_that_failed_is_explained(opa: Path) -> None:
 
 
 def _line(rules: Path, code: str) -> int:
-    """The line of the rule below the METADATA with this code."""
+    """Return the line number of the Rego rule whose METADATA comment has this code."""
     concern = code.split(".", maxsplit=1)[0]
     lines = (rules / concern / f"{concern}.rego").read_text().splitlines()
     code_at = lines.index(f"#   code: {code}")
     return next(at for at, line in enumerate(lines, 1) if at > code_at and not line.startswith("#"))
 
 
-def test_a_proposal_that_never_reached_the_policy_says_why() -> None:
+def test_failed_scenario_shows_why_its_proposal_was_rejected() -> None:
     project(Path(), one(propose={"tool": "shell"}, expect={"rejection": "INVALID_TOOL_NAME", "verdict": "DENY"}))
 
     done = pdp("test", ".", *ASKED)
@@ -127,7 +127,7 @@ def test_a_proposal_that_never_reached_the_policy_says_why() -> None:
     assert "rules that" not in done.out
 
 
-def test_names_cannot_steer_a_terminal() -> None:
+def test_control_characters_in_scenario_names_are_escaped() -> None:
     project(Path(), one(name="evil\x1b[2J\nname", propose=READ, expect={"result": "\x1b[31m"}))
 
     done = pdp("test", ".", *ASKED)
@@ -137,7 +137,7 @@ def test_names_cannot_steer_a_terminal() -> None:
     assert "\x1b" not in done.out
 
 
-def test_json_is_stable_and_complete() -> None:
+def test_json_report_is_stable_and_complete() -> None:
     project(Path(), ALLOW, WRONG)
 
     first, second = pdp("test", ".", "--json", *ASKED), pdp("test", ".", "--json", *ASKED)
@@ -202,13 +202,13 @@ def test_json_is_stable_and_complete() -> None:
     }  # fmt: skip
 
 
-def test_junit() -> None:
-    """A suite for each file and engine; file, line and the text report; what XML cannot hold is replaced."""
+def test_junit_report_has_a_test_suite_for_each_scenario_file_and_engine() -> None:
+    """The report has a test suite for each file and engine. Characters that XML does not allow are replaced."""
     project(Path(), ALLOW, {**WRONG, "name": "wrong \x00 <&>"})
 
     done = pdp("test", ".", "--junit", "a/new/folder/out.xml", *ASKED)
 
-    root = ET.fromstring(Path("a/new/folder/out.xml").read_text())  # noqa: S314 - our own
+    root = ET.fromstring(Path("a/new/folder/out.xml").read_text())  # noqa: S314 - written by this test
     suite = root[0]
     cases = suite.findall("testcase")
     assert done.code == 1
@@ -230,8 +230,8 @@ def test_junit() -> None:
 
 
 @pytest.mark.process
-def test_reports_are_written_whoever_stops_reading() -> None:
-    """The reader of the output has left before the first line."""
+def test_reports_are_written_even_if_output_is_closed() -> None:
+    """The reader of the output closes the pipe before the command writes to it."""
     project(Path(), ALLOW)
     reader, writer = os.pipe()
     os.close(reader)
@@ -248,14 +248,14 @@ def test_reports_are_written_whoever_stops_reading() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
-def test_a_report_that_cannot_be_written_takes_nothing_from_the_output() -> None:
+def test_output_is_complete_even_if_a_report_cannot_be_written() -> None:
     project(Path(), ALLOW)
 
     done = pdp("test", ".", "--junit", "/dev/full", *ASKED)
 
     assert (done.code, without_seconds(done.out).splitlines()[0]) == (2, "1 passed: 1 file, embedded")
     assert done.err == (
-        "error: /dev/full: cannot be written: No space left on device\n    hint: name a file in a folder of yours\n"
+        "error: /dev/full: cannot be written: No space left on device\n    hint: choose a folder you can write to\n"
     )
 
 
@@ -269,13 +269,13 @@ def test_a_report_that_cannot_be_written_takes_nothing_from_the_output() -> None
         ("it-is-none", []),
     ],
 )
-def test_expressions(expression: str, selected: list[str]) -> None:
+def test_regular_expression_selects_scenarios(expression: str, selected: list[str]) -> None:
     test = selection(expression)
 
     assert [name for name in ("a wire", "Wire limit", "note") if test(name)] == selected
 
 
-def test_a_malformed_expression() -> None:
+def test_malformed_regular_expression_is_rejected() -> None:
     with pytest.raises(UsageError) as raised:
         selection("(a")
 
@@ -283,7 +283,7 @@ def test_a_malformed_expression() -> None:
     assert str(raised.value) == f"-k: '(a' is malformed: {reason}"
 
 
-def test_only_what_is_selected_is_run() -> None:
+def test_test_command_runs_only_selected_scenarios() -> None:
     project(Path(), ALLOW, WRONG)
 
     done = pdp("test", ".", "-k", "^allow", *ASKED)
@@ -294,11 +294,11 @@ def test_only_what_is_selected_is_run() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("-k", "nothing"), "-k 'nothing': none of 1 scenarios is selected\n    hint: use a part of their names"),
-        (("--fail-under", "90"), "--fail-under says nothing without --coverage\n    hint: add --coverage"),
+        (("-k", "nothing"), "-k 'nothing': matches none of 1 scenarios\n    hint: use part of a scenario name"),
+        (("--fail-under", "90"), "--fail-under has no effect without --coverage\n    hint: add --coverage"),
     ],
 )
-def test_usage(options: tuple[str, ...], message: str) -> None:
+def test_test_command_rejects_invalid_options(options: tuple[str, ...], message: str) -> None:
     project(Path(), ALLOW)
 
     done = pdp("test", ".", *options, *ASKED)
@@ -306,8 +306,8 @@ def test_usage(options: tuple[str, ...], message: str) -> None:
     assert done == (2, "", f"error: {message}\n")
 
 
-def test_policies_need_opa_and_data_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without OPA, data of one's own decide, and the message says so."""
+def test_custom_policies_need_opa_and_custom_data_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenarios with custom data run without OPA. For custom policies, `pdp test` needs OPA and says so."""
     _own_policy("mine", "package custom.concerns.probe\n\nallow contains 1 if false\n")
     Path("d.json").write_text('{"settings": {"x": 1}}')
     _no_opa(monkeypatch)
@@ -319,7 +319,7 @@ def test_policies_need_opa_and_data_do_not(monkeypatch: pytest.MonkeyPatch) -> N
     assert (with_policies.code, with_policies.err) == (
         2,
         (
-            "error: compiling policies needs Open Policy Agent 1.22.4, and none is here\n"
+            "error: compiling policies needs Open Policy Agent 1.22.4, which is not installed\n"
             "    hint: run: pdp opa install\n"
         ),
     )
@@ -328,7 +328,7 @@ def test_policies_need_opa_and_data_do_not(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.opa
 @pytest.mark.usefixtures("opa")
-def test_both_engines_are_asked_where_opa_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_engines_run_if_opa_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     project(Path(), ALLOW)
     both = pdp("test", ".")
     _no_opa(monkeypatch)
@@ -340,8 +340,10 @@ def test_both_engines_are_asked_where_opa_is_found(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.opa
-def test_policies_are_compiled_once(opa: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second run needs no OPA; other sources are compiled anew; a damaged copy is not taken."""
+def test_compiled_policies_are_cached_until_the_sources_change(
+    opa: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run reuses the compiled policies, unless the sources changed or the cached file is damaged."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     text = PROBE
     _own_policy("mine", text)
@@ -363,16 +365,16 @@ def test_policies_are_compiled_once(opa: Path, tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("sub", "wrong"), [(5, "not text"), (None, "missing")])
-def test_a_denial_of_the_enforcement_points_own_is_told_of(sub: object, wrong: str) -> None:
+def test_failed_scenario_explains_a_denial_by_the_enforcement_point(sub: object, wrong: str) -> None:
     project(Path(), one(propose=READ, session={"claims": {"sub": sub}}, expect={"verdict": "ALLOW"}))
 
     done = pdp("test", ".", *ASKED)
 
-    stopped = f"decision.request_invalid: session: claims.sub is {wrong}: no subject, no decision"
+    stopped = f"decision.request_invalid: session: claims.sub is {wrong}, but a decision needs a subject"
     assert (done.code, done.out.splitlines()[-3:-1]) == (1, [f"  stopped by the enforcement point: {stopped}", ""])
 
 
-def test_without_opa_it_is_said_that_nobody_knows_where_rules_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_scenario_says_that_unfired_rules_are_unknown_without_opa(monkeypatch: pytest.MonkeyPatch) -> None:
     _no_opa(monkeypatch)
     project(Path(), one(propose=READ, expect={"codes": ["scopes.missing"]}))
 
@@ -395,5 +397,5 @@ def _own_policy(folder: str, text: str) -> None:
 def _no_opa(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PDP_OPA", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
-    # Where an OPA may be installed.
+    # OPA may also be installed in the cache folder, so hide that folder.
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path("nowhere").absolute()))

@@ -1,6 +1,6 @@
-"""Requests, proposals and sessions with one thing wrong are never ALLOW where their correct form is not.
+"""If a fault is added to a request, proposal or session that is not allowed, the result is not allowed either.
 
-`test_parity.py` compares the engines on spoiled requests; here a spoiled request is held against the one that it was.
+`test_parity.py` compares the decisions of the two engines on faulty requests.
 """
 
 import copy
@@ -22,9 +22,9 @@ from tests.support.generated_requests import directory, manifests, requests
 Path = tuple[str | int, ...]
 KINDS = ("missing", "null", "mistyped", "empty", "duplicated", "huge")
 
-# What restricts only where it is stated: without it the request is another one, and not a bad one (docs/policies.md).
-# An agent that does not act, an approval that nobody has given, markings that nobody knows, bounds of an agent. The
-# enforcement point alone writes `context.flow`.
+# These fields only restrict a request, so a request without such a field is valid and may be allowed
+# (docs/policies.md). The fields are an acting agent with its limits, an approval, and markings. Only the enforcement
+# point writes `context.flow`.
 OF_ITSELF = frozenset(("act", "approval", "markings"))
 OF_AN_AGENT = frozenset(("act", "clearances", "limits", "purposes", "entitlements"))
 
@@ -33,7 +33,7 @@ _LONG = "x" * 20_000
 
 
 def places(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Every attribute, however deep."""
+    """Yield the path of every field and list item, at any depth."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         yield (*path, key)
@@ -47,7 +47,7 @@ def at(value: Any, path: Path) -> Any:
 
 
 def spoiled(value: Any, path: Path, kind: str, number: int) -> Any:
-    """A copy with the attribute at `path` spoiled; None where this kind cannot be done to it, or would not be bad."""
+    """Return a copy with a fault in the field at `path`, or None if no fault is possible or the copy could be valid."""
     whole = copy.deepcopy(value)
     holder, last, old = at(whole, path[:-1]), path[-1], at(whole, path)
     held = OF_ITSELF.intersection(old) if isinstance(old, dict) else ()
@@ -97,7 +97,7 @@ def embedded(bundle: Bundle) -> Iterator[EmbeddedEngine]:
 
 @pytest.fixture(scope="module")
 def refused(embedded: EmbeddedEngine) -> list[Any]:
-    """Requests that are whole and not ALLOW."""
+    """Generated requests that are valid and not allowed."""
     found = []
     for request in requests(600):
         decision = embedded.decide_body(canonical(request))
@@ -115,10 +115,10 @@ def bad(refused: list[Any], chosen: tuple[int, int, str, int]) -> Any:
     return spoiled(request, where[chosen[1] % len(where)], chosen[2], chosen[3])
 
 
-@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of a request that is too large
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # Hypothesis warns about very large requests.
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(chosen=st.lists(drawn, min_size=5, max_size=20))
-def test_nothing_that_is_wrong_opens_a_request(
+def test_faulty_request_is_not_allowed_if_the_corrected_request_is_not_allowed(
     embedded: EmbeddedEngine, refused: list[Any], chosen: list[tuple[int, int, str, int]]
 ) -> None:
     for one in chosen:
@@ -128,7 +128,7 @@ def test_nothing_that_is_wrong_opens_a_request(
             assert decision.verdict is not Verdict.ALLOW, (one[2], request)
 
 
-# Proposals and sessions, through the enforcement point
+# Proposals and sessions, decided by an enforcement point
 
 CLAIMS: dict[str, Any] = {
     "sub": "officer-123",
@@ -167,7 +167,7 @@ NUMBERS = (
 )  # fmt: skip
 
 
-def test_no_wrong_proposal_is_allowed_where_the_right_one_asks_a_person(pep: Pep) -> None:
+def test_faulty_proposal_is_not_allowed_if_the_corrected_proposal_needs_approval(pep: Pep) -> None:
     assert pep.decide(payments.wire(), payments.session()).verdict is Verdict.STEP_UP
     tried = 0
     for name, proposal in spoilings(payments.wire()):
@@ -182,8 +182,8 @@ def test_no_wrong_proposal_is_allowed_where_the_right_one_asks_a_person(pep: Pep
     assert tried >= 50
 
 
-def test_no_wrong_session_is_allowed_where_the_right_one_asks_a_person(pep: Pep) -> None:
-    """A session that is none is refused when it is made; the rest is a DENY or a STEP_UP, and none a fault of ours."""
+def test_faulty_session_is_not_allowed_if_the_corrected_session_needs_approval(pep: Pep) -> None:
+    """Some faulty sessions cannot be created. With all others, the verdict is DENY or STEP_UP, without an error."""
     refusals = decisions = 0
     for name, fields in spoilings(SESSION):
         try:

@@ -1,4 +1,4 @@
-"""A second engine decides alongside: it is counted and reported, and changes no decision whatever it does."""
+"""A shadow engine decides in the background. Differences are counted and reported, but never change the decision."""
 
 import asyncio
 import contextlib
@@ -31,17 +31,17 @@ def loose() -> EmbeddedEngine:
 
 
 def constant(verdict: str = "ALLOW", *, code: str | None = None, **answers: Any) -> Scripted:
-    """An engine that always answers the same."""
+    """Return an engine that always gives the same answer."""
     return Scripted(lambda _: {**answer(verdict, code=code), **answers})
 
 
 def shadowed(engine: Engine, shadow: Engine, **options: Any) -> ShadowEngine:
-    """Closing it waits until the shadow was asked about everything."""
+    """Return a shadow engine whose `close` waits until the shadow has decided all queued requests."""
     return ShadowEngine(engine, shadow, **{"closing": PATIENCE} | options)
 
 
 class Raising(Engine):
-    """An engine that never decides."""
+    """An engine that raises the given error on every evaluation."""
 
     name = "raising"
 
@@ -56,7 +56,7 @@ class Raising(Engine):
 
 
 class Stuck(Engine):
-    """An engine that answers when it is let go."""
+    """An engine that answers only after `go` is set."""
 
     name = "stuck"
 
@@ -78,7 +78,7 @@ def whole(decision: Decision) -> dict[str, Any]:
     return {name: value for name, value in decision.as_json().items() if name != "decision_id"}
 
 
-# The answer is the engine's
+# Callers get the answers of the engine, not of its shadow
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def whole(decision: Decision) -> dict[str, Any]:
         pytest.param(lambda: Scripted(lambda _: {"verdict": "ALLOW"}), id="lies"),
     ],
 )
-def test_every_answer_is_the_bare_engines_byte_for_byte(shadow: Callable[[], Engine]) -> None:
+def test_engine_with_a_shadow_returns_the_same_answers_as_without_a_shadow(shadow: Callable[[], Engine]) -> None:
     bodies, plans = scenario_requests()
     hostile = [b"{}", b"null", b"[1]", b'{"subject":7}']
     asked = [(body, DECISION) for body in (*bodies, *hostile)] + [(plan, PLAN) for plan in plans]
@@ -121,7 +121,7 @@ def test_every_answer_is_the_bare_engines_byte_for_byte(shadow: Callable[[], Eng
     ],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
-def test_a_failure_is_the_bare_engines_and_nothing_is_compared(error: Exception) -> None:
+def test_failure_of_the_main_engine_is_raised_and_not_compared_with_the_shadow(error: Exception) -> None:
     shadow = constant()
     engine = ShadowEngine(Raising(error), shadow)
     for ask in (
@@ -133,17 +133,17 @@ def test_a_failure_is_the_bare_engines_and_nothing_is_compared(error: Exception)
     assert (engine.counts(), shadow.asked) == (ShadowCounts(), [])
 
 
-def test_an_invalid_answer_of_the_engine_is_compared_with_nothing() -> None:
+def test_invalid_answer_of_the_main_engine_is_not_compared_with_the_shadow() -> None:
     shadow = constant()
     with shadowed(constant(verdict="MAYBE"), shadow) as engine:
         assert engine.decide_body(b"{}").codes == ("engine.answer_invalid",)
     assert (engine.counts(), shadow.asked) == (ShadowCounts(failed=1), [])
 
 
-# What is counted and reported
+# Counts and reports
 
 
-def test_a_difference_has_both_decisions_and_the_request(caplog: pytest.LogCaptureFixture) -> None:
+def test_reported_shadow_difference_has_both_decisions_and_the_request(caplog: pytest.LogCaptureFixture) -> None:
     differences: list[ShadowDifference] = []
     body = wire_body(47500, "hit")
     with usual() as bare, loose() as other:
@@ -172,13 +172,13 @@ def test_a_difference_has_both_decisions_and_the_request(caplog: pytest.LogCaptu
     ],
     ids=["verdict", "codes", "obligations", "parameters", "order of obligations", "words of reasons"],
 )  # fmt: skip
-def test_what_is_a_difference(ours: Any, theirs: Any, same: bool) -> None:
+def test_verdict_codes_and_obligations_of_engine_and_shadow_are_compared(ours: Any, theirs: Any, same: bool) -> None:
     with shadowed(Scripted(lambda _: ours), Scripted(lambda _: theirs)) as engine:
         engine.evaluate(b"{}")
     assert engine.counts() == ShadowCounts(same=int(same), differing=int(not same))
 
 
-def test_plans_are_shadowed() -> None:
+def test_decisions_of_engine_and_shadow_on_plans_are_compared() -> None:
     differences: list[ShadowDifference] = []
     plan = b'{"steps":[{"tool":"a"},{"tool":"b"}]}'
     with shadowed(constant(code="planning.acceptable"), constant("DENY"), on_difference=differences.append) as engine:
@@ -188,10 +188,10 @@ def test_plans_are_shadowed() -> None:
     assert [(each.document, each.request) for each in differences] == [("authz/plan", plan)] * 2
 
 
-# What the application gives
+# Observers and arguments
 
 
-def test_an_observer_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_observer_does_not_affect_decisions(caplog: pytest.LogCaptureFixture) -> None:
     observed = []
 
     def observe(difference: ShadowDifference) -> None:
@@ -203,19 +203,19 @@ def test_an_observer_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -
             assert engine.decide_body(b"{}").verdict == "ALLOW"
 
     assert (engine.counts(), len(observed)) == (ShadowCounts(differing=3), 3)
-    assert [record.getMessage() for record in caplog.records] == ["on_difference failed: SystemExit"] * 3
+    assert [record.getMessage() for record in caplog.records] == ["on_difference raised SystemExit"] * 3
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"waiting": 0}, "waiting: 0 is out of range (at least 1)"),
-        ({"waiting": True}, "waiting: True is out of range (at least 1)"),
-        ({"closing": -1}, "closing: -1 is not a number of seconds (above 0, at most 3600)"),
-        ({"closing": None}, "closing: None is not a number of seconds (above 0, at most 3600)"),
+        ({"waiting": 0}, "waiting: 0 is out of range (give at least 1)"),
+        ({"waiting": True}, "waiting: True is out of range (give at least 1)"),
+        ({"closing": -1}, "closing: -1 is not a number of seconds (give a number above 0, at most 3600)"),
+        ({"closing": None}, "closing: None is not a number of seconds (give a number above 0, at most 3600)"),
     ],
 )
-def test_arguments_that_cannot_be_used(options: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         ShadowEngine(constant(), constant(), **options)
     assert str(caught.value) == message
@@ -233,7 +233,7 @@ def test_arguments_that_cannot_be_used(options: dict[str, Any], message: str) ->
         (lambda: constant(verdict="MAYBE"), "engine.answer_invalid"),
     ],
 )  # fmt: skip
-def test_a_shadow_that_fails_is_counted_and_logged_once(
+def test_failing_shadow_is_counted_and_logged_once(
     shadow: Callable[[], Engine], failure: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with shadowed(constant(), shadow()) as engine:
@@ -241,13 +241,13 @@ def test_a_shadow_that_fails_is_counted_and_logged_once(
             assert engine.decide_body(b"{}").verdict == "ALLOW"
 
     assert engine.counts() == ShadowCounts(failed=5)
-    assert [record.getMessage() for record in caplog.records if "fails" in record.getMessage()] == [
-        f"the shadow fails: {failure}"
+    assert [record.getMessage() for record in caplog.records if "failed" in record.getMessage()] == [
+        f"the shadow engine failed: {failure}"
     ]
     assert "secret" not in caplog.text
 
 
-def test_a_shadow_that_never_answers_delays_nobody_and_the_rest_is_dropped() -> None:
+def test_stuck_shadow_delays_no_decision_and_drops_excess_requests() -> None:
     stuck = Stuck()
     engine = ShadowEngine(constant(), stuck, waiting=3, closing=0.05)
     engine.evaluate(b"{}")
@@ -266,7 +266,7 @@ def test_a_shadow_that_never_answers_delays_nobody_and_the_rest_is_dropped() -> 
 # Closing
 
 
-def test_closing_asks_about_what_waits_and_closes_both() -> None:
+def test_close_processes_the_queue_and_closes_both_engines() -> None:
     ours, theirs = usual(), EmbeddedEngine(strict())
     engine = shadowed(ours, theirs)
     for _ in range(50):
@@ -278,7 +278,7 @@ def test_closing_asks_about_what_waits_and_closes_both() -> None:
     assert engine.counts() == ShadowCounts(differing=50)
 
 
-async def test_closing_in_an_event_loop_lets_it_run() -> None:
+async def test_aclose_does_not_block_the_event_loop() -> None:
     stuck = Stuck()
     engine = shadowed(constant(), stuck)
     await engine.adecide_body(b"{}")
@@ -290,7 +290,7 @@ async def test_closing_in_an_event_loop_lets_it_run() -> None:
     assert (engine.counts(), stuck.closed.is_set()) == (ShadowCounts(same=1), True)
 
 
-def test_an_observer_may_close_the_engine() -> None:
+def test_observer_of_shadow_differences_may_close_the_engine() -> None:
     closed = threading.Event()
 
     def observe(_: ShadowDifference) -> None:
@@ -303,13 +303,13 @@ def test_an_observer_may_close_the_engine() -> None:
     engine.close()
 
 
-def test_a_slow_shadow_is_waited_for_once_however_often_the_engine_is_closed() -> None:
+def test_closing_twice_waits_only_once_for_a_slow_shadow() -> None:
     stuck = Stuck()
     engine = ShadowEngine(constant(), stuck, closing=0.1)
     engine.evaluate(b"{}")
 
     def close() -> None:
-        for _ in range(6000):  # ten minutes, if each of them waited
+        for _ in range(6000):  # If every `close` waited 0.1 seconds, the calls would take ten minutes.
             engine.close()
 
     closing = threading.Thread(target=close, daemon=True)
@@ -320,8 +320,8 @@ def test_a_slow_shadow_is_waited_for_once_however_often_the_engine_is_closed() -
 
 
 @pytest.mark.parametrize("engine", [usual, constant], ids=["embedded", "an engine of the user's own"])
-def test_a_forked_child_decides_nothing_and_never_hangs(engine: Callable[[], Engine]) -> None:
-    """Also where a thread of the parent held the lock at the fork."""
+def test_forked_child_denies_and_never_hangs(engine: Callable[[], Engine]) -> None:
+    """At the time of the fork, another thread of the parent may hold the lock. The test holds the lock instead."""
     with ShadowEngine(engine(), constant()) as shadowing:
         with shadowing._lock:
             child = os.fork()
@@ -337,10 +337,10 @@ def test_a_forked_child_decides_nothing_and_never_hangs(engine: Callable[[], Eng
         assert shadowing.decide_body(wire_body()).verdict == "ALLOW"
 
 
-# Many at once
+# Concurrency
 
 
-def test_counts_are_exact_under_sixteen_threads() -> None:
+def test_shadow_comparison_counts_are_exact_with_sixteen_threads() -> None:
     kinds = [wire_body(20000), wire_body(47500), wire_body(20000, "hit"), wire_body(47500, "hit")]
     rounds = 25
     reported: list[ShadowDifference] = []
@@ -365,7 +365,7 @@ def test_counts_are_exact_under_sixteen_threads() -> None:
 # Enforcement points
 
 
-def test_an_approval_is_used_once_and_the_shadow_uses_none() -> None:
+def test_approval_is_used_once_although_a_shadow_also_decides() -> None:
     wires: list[Any] = []
     approvals, soon = Approvals(), "2026-07-01T10:05:00Z"
     with shadowed(Scripted(until_approved), Scripted(until_approved)) as engine:

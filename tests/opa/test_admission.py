@@ -1,4 +1,4 @@
-"""The conventions of policies: what the checks object to, and where, at build and by command."""
+"""The conventions for policies: each check reports faults with their locations, in `pdp check` and in builds."""
 
 import io
 import shutil
@@ -59,7 +59,7 @@ CLEAN = PACKAGE + DENY.replace("BODY", 'input.context.desk == "closed"')
 
 
 def desk(folder: Path, text: str, *, test: str | None = TEST) -> Path:
-    """A policy folder with the concern `desk`."""
+    """Write a policy folder with the concern `desk`, and return the path of the folder."""
     own = folder / "own/custom/concerns/desk"
     own.mkdir(parents=True)
     (own / "desk.rego").write_text(text, encoding="utf-8")
@@ -75,7 +75,7 @@ def scenarios(folder: Path, text: str = SCENARIOS) -> Path:
 
 
 def complaint(folder: Path, policies: Sequence[Path] = (), scenario_files: Sequence[Path] = ()) -> str:
-    """What the command says of the folders, paths being relative to `folder`."""
+    """Return the faults that `check` reports, with files named relative to the concern's folder."""
     with pytest.raises(FileFaultsError) as caught:
         check(policies=[*policies], scenarios=[*scenario_files])
     return str(caught.value).replace(f"{folder}/own/custom/concerns/desk/", "")
@@ -88,31 +88,31 @@ def said(policies: Sequence[Path] = (), scenario_files: Sequence[Path] = ()) -> 
     return out.getvalue()
 
 
-# What is in order
+# Policies that follow the conventions
 
 
-def test_the_baseline_keeps_its_own_conventions() -> None:
+def test_baseline_policies_follow_the_policy_conventions() -> None:
     files = len(collect(baseline_policies_path(), [baseline_policies_path()]))
 
-    assert said() == f"{files} files: no fault; not asked for scenarios: name them with --scenarios\n"
+    assert said() == f"{files} files: no fault; scenarios were not checked: give them with --scenarios\n"
 
 
-def test_the_example_keeps_them_with_its_scenarios() -> None:
+def test_example_policies_follow_conventions() -> None:
     assert said([EXAMPLE / "policies"], [EXAMPLE / "scenarios.yaml"]).endswith(": no fault\n")
 
 
-def test_a_concern_as_the_guide_shows_it(tmp_path: Path) -> None:
+def test_valid_concern_with_tests_and_scenarios_follows_conventions(tmp_path: Path) -> None:
     assert said([desk(tmp_path, CLEAN)], [scenarios(tmp_path)]) == "1 file: no fault\n"
 
 
-# What is not: one fault of each check, whole
+# One policy for each check, with a fault that the check reports
 
 
 CONVENTIONS = yaml.safe_load(Path(__file__).with_name("conventions.yaml").read_text())
 
 
 @pytest.mark.parametrize("name", CONVENTIONS)
-def test_each_check_by_command_and_at_build(opa: Path, tmp_path: Path, name: str) -> None:
+def test_each_policy_check_reports_the_fault_that_the_check_is_for(opa: Path, tmp_path: Path, name: str) -> None:
     concern, expected = CONVENTIONS[name].values()
     policies = desk(tmp_path, concern)
     by_command = complaint(tmp_path, [policies], [scenarios(tmp_path)])
@@ -123,7 +123,7 @@ def test_each_check_by_command_and_at_build(opa: Path, tmp_path: Path, name: str
     assert str(refused.value).replace(f"{policies}/custom/concerns/desk/", "") == by_command
 
 
-def test_a_check_is_one_folder_with_one_package_and_its_tests() -> None:
+def test_each_policy_check_has_its_own_folder_package_and_tests() -> None:
     for folder in (baseline_policies_path() / "checks/rules").iterdir():
         assert folder.name in {*CONVENTIONS, "tested", "proven"}, "show it in conventions.yaml"
         assert {file.name for file in folder.iterdir()} == {f"{folder.name}.rego", f"{folder.name}_test.rego"}
@@ -144,7 +144,7 @@ desk.rego:4:1: no scenario expects a code of the concern custom.concerns.desk
     hint: write one with `expect: {verdict: …, codes: [desk.…]}`"""
 
 
-def test_tests_and_scenarios_are_asked_for_by_command_and_not_at_build(opa: Path, tmp_path: Path) -> None:
+def test_policy_check_requires_unit_tests_and_scenarios_but_bundle_build_does_not(opa: Path, tmp_path: Path) -> None:
     policies = desk(tmp_path, CLEAN, test=None)
     other = scenarios(tmp_path, SCENARIOS.replace("desk.closed", "desks.closed"))
 
@@ -153,8 +153,8 @@ def test_tests_and_scenarios_are_asked_for_by_command_and_not_at_build(opa: Path
     assert compile_bundle(policies=[baseline_policies_path(), policies], release=1, opa=opa)
 
 
-def test_every_kind_of_fault_is_reported_at_once(tmp_path: Path) -> None:
-    """Packages, conventions, and what OPA's own strict check finds."""
+def test_policy_check_reports_faults_of_several_checks_together(tmp_path: Path) -> None:
+    """The policies have faults of packages, faults of conventions, and faults of OPA's strict check."""
     policies = desk(tmp_path, CLEAN + "\nimport data.authz.lib.number\n", test=None)
     nested = policies / "custom/concerns/desk/nested.rego"
     nested.write_text("package custom.concerns.desk.nested\n\n_x := 1\n", encoding="utf-8")
@@ -179,12 +179,12 @@ def test_every_kind_of_fault_is_reported_at_once(tmp_path: Path) -> None:
         ("late.rego", 4, "the concern custom.concerns.late has no unit tests"),
         ("late.rego", 6, "import data.authz.lib.reason unused"),
         ("late.rego", 8, "`deny` has no title and no description and no custom.code in its METADATA"),
-        ("late.rego", 8, "the builtin http.send is not admitted in policies"),
+        ("late.rego", 8, "the builtin http.send is not allowed in policies"),
     ]
 
 
-def test_only_the_folders_that_are_named_are_asked_for_scenarios(tmp_path: Path) -> None:
-    """The scenarios of one's own concern need not prove the baseline, and the other way round."""
+def test_check_requires_scenarios_only_for_the_given_folders(tmp_path: Path) -> None:
+    """Scenarios must cover the concern in the given folder or, if no folder is given, the baseline's concerns."""
     policies = desk(tmp_path, CLEAN)
 
     with pytest.raises(FileFaultsError) as caught:
@@ -196,18 +196,20 @@ def test_only_the_folders_that_are_named_are_asked_for_scenarios(tmp_path: Path)
     }
 
 
-def test_an_installation_without_checks_is_named(opa: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_fails_if_the_installation_has_no_policy_checks(
+    opa: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     policies = tmp_path / "policies"
     shutil.copytree(baseline_policies_path(), policies, ignore=lambda _folder, _names: {"checks"})
     monkeypatch.setattr("pdp.installed.__file__", str(tmp_path / "pdp/installed.py"))
     concern = tmp_path / "custom/desk.rego"
     concern.parent.mkdir()
     concern.write_text(CLEAN)
-    with pytest.raises(UsageError, match=rf"^{policies}/checks: no checks of policies "):
+    with pytest.raises(UsageError, match=rf"^{policies}/checks: no policy checks found "):
         compile_bundle(policies=[policies, concern.parent], release=1, opa=opa)
 
 
-def test_folders_that_cannot_be_checked_are_named(tmp_path: Path) -> None:
+def test_unusable_folders_are_named_in_error(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
 
@@ -215,14 +217,14 @@ def test_folders_that_cannot_be_checked_are_named(tmp_path: Path) -> None:
         check(policies=[empty], scenarios=[])
     with pytest.raises(UsageError, match=f"{tmp_path}/none: not a folder"):
         check(policies=[tmp_path / "none"], scenarios=[])
-    with pytest.raises(UsageError, match=f"{empty}: no scenario file in it"):
+    with pytest.raises(UsageError, match=f"{empty}: no scenario file in this folder"):
         check(policies=[], scenarios=[empty])
 
 
-# Codes that scenarios expect
+# Reason codes that scenarios expect
 
 
-def test_expected_codes(tmp_path: Path) -> None:
+def test_codes_that_scenarios_expect_are_read_from_their_files(tmp_path: Path) -> None:
     call = "propose: {tool: initiate_wire}"
     file = scenarios(
         tmp_path,

@@ -26,7 +26,7 @@ SETTINGS = {"settings": {"known": ["look", "pay"]}}
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
-    """A baseline to change: the smallest policies, and the capabilities that ours have."""
+    """A small baseline that a test may change, with the capabilities of the real baseline."""
     return copied(tmp_path / "tiny")
 
 
@@ -63,10 +63,10 @@ def codes(bundle: Bundle, action: str) -> tuple[str, list[str]]:
 NIGHT = Path(__file__).with_name("night.rego").read_text()
 
 
-# What is built
+# Content of a bundle
 
 
-def test_a_bundle_holds_the_policies_their_module_and_the_data(opa: Path, tiny: Path, tmp_path: Path) -> None:
+def test_bundle_contains_policies_wasm_and_data(opa: Path, tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "more.json").write_text('{"settings": {"known": ["look"]}, "directory": {"corpora": {"c": 1}}}')
 
     manifests: dict[str, Any] = {digest(canonical({"tools": {}})): {"tools": {}}}
@@ -89,7 +89,7 @@ def test_a_bundle_holds_the_policies_their_module_and_the_data(opa: Path, tiny: 
     }
 
 
-def test_a_custom_concern_takes_part_and_is_required(opa: Path, tiny: Path, tmp_path: Path) -> None:
+def test_custom_concern_in_a_bundle_decides_and_is_required(opa: Path, tiny: Path, tmp_path: Path) -> None:
     own = written(tmp_path / "own", {"night/night.rego": NIGHT, "night/night_test.rego": "package x_test\n"})
 
     bundle = build(opa, tiny, own)
@@ -104,9 +104,7 @@ def test_a_custom_concern_takes_part_and_is_required(opa: Path, tiny: Path, tmp_
     assert codes(bundle, "look") == ("ALLOW", ["known.action"])
 
 
-def test_an_installation_that_has_lost_a_concern_builds_nothing(
-    opa: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_baseline_concern_is_rejected(opa: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("policies", "bundles"):
         shutil.copytree(ROOT / name, tmp_path / name)
     shutil.rmtree(tmp_path / "policies/authz/concerns/scopes")
@@ -116,7 +114,7 @@ def test_an_installation_that_has_lost_a_concern_builds_nothing(
         compile_bundle(policies=[tmp_path / "policies"], release=1, opa=opa)
 
 
-def test_several_folders_and_modules_of_one_concern_are_joined(opa: Path, tiny: Path, tmp_path: Path) -> None:
+def test_bundle_contains_all_modules_of_a_concern(opa: Path, tiny: Path, tmp_path: Path) -> None:
     one = written(tmp_path / "one", {"custom/night.rego": NIGHT})
     other = written(tmp_path / "other", {"more.rego": "package custom.concerns.night\n\n_more := 1\n"})
 
@@ -125,11 +123,11 @@ def test_several_folders_and_modules_of_one_concern_are_joined(opa: Path, tiny: 
     assert sorted(bundle.modules)[2:] == ["custom/more.rego", "custom/night.rego"]
 
 
-# The same bytes
+# Reproducible bytes
 
 
-def test_the_same_sources_give_the_same_bytes_anywhere(opa: Path, tmp_path: Path) -> None:
-    """Another folder, another order of writing, other line ends and another locale: not a byte differs."""
+def test_same_policy_sources_give_the_same_bundle_bytes(opa: Path, tmp_path: Path) -> None:
+    """Another folder, another order of writing the files, or other line ends of the sources do not change a byte."""
     first, second = copied(tmp_path / "a"), copied(tmp_path / "deep/er/b")
     own = written(tmp_path / "own", {"a.rego": NIGHT, "b.rego": NIGHT.replace("night", "noon")})
     other = written(
@@ -150,7 +148,7 @@ def test_the_same_sources_give_the_same_bytes_anywhere(opa: Path, tmp_path: Path
     assert one.read_bytes() == two.read_bytes()
 
 
-def test_variables_of_opa_change_nothing(opa: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_of_opa_have_no_effect(opa: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = build(opa, tiny)
     monkeypatch.setenv("OPA_BUILD_OPTIMIZE", "2")
     monkeypatch.setenv("OPA_CHECK_V0_COMPATIBLE", "true")
@@ -158,7 +156,7 @@ def test_variables_of_opa_change_nothing(opa: Path, tiny: Path, monkeypatch: pyt
     assert build(opa, tiny) == before
 
 
-def test_a_bundle_is_replaced_only_by_a_whole_one(opa: Path, tiny: Path, tmp_path: Path) -> None:
+def test_bundle_file_is_replaced_atomically(opa: Path, tiny: Path, tmp_path: Path) -> None:
     before = build(opa, tiny)
     written(tiny, {"authz/decision.rego": "package authz\n\ndecision := http.send({})\n"})
 
@@ -169,11 +167,11 @@ def test_a_bundle_is_replaced_only_by_a_whole_one(opa: Path, tiny: Path, tmp_pat
     assert sorted(file.name for file in tmp_path.iterdir()) == ["bundle.tar.gz", "tiny"]
 
 
-# What is refused
+# Rejected sources
 
 
 def faults(opa: Path, folder: Path, *more: Path) -> list[tuple[str, str, str | None]]:
-    """Place (relative to the folders' parent), message and hint of each fault."""
+    """Return location, message and hint of each fault. Locations are relative to the parent of `folder`."""
     with pytest.raises(FileFaultsError) as caught:
         build(opa, folder, *more)
     return [
@@ -181,8 +179,8 @@ def faults(opa: Path, folder: Path, *more: Path) -> list[tuple[str, str, str | N
     ]
 
 
-IN_DETAILS = 'put the values into the reason\'s details: `reason.new(rego.metadata.rule(), {"amount": amount})`'
-NOT_ADMITTED = "policies are pure, and the same on both engines: let time and facts come through the request"
+IN_DETAILS = 'put values into the reason\'s details: `reason.new(rego.metadata.rule(), {"amount": amount})`'
+NOT_ADMITTED = "policies must decide the same on both engines: pass time and facts in the request"
 
 
 LATE = """\
@@ -197,11 +195,8 @@ allow contains fetched(input.amount)
 UNUSED = "package custom.concerns.a\n\nimport data.authz.lib.reason\n\ndeny contains 1 if {\n\tx := 1\n}\n"
 IDLE = "# Mine.\npackage custom.concerns.{}\n\n_y := 1\n"
 TESTED = "package {}\n\ndeny contains 1\n"
-LOST = "`deny` in a unit test, which would be lost"
-LOST_HINT = (
-    "a file whose name ends in `_test.rego` is left out of bundles: name the file otherwise, or the rule if it is a "
-    "test's own"
-)
+LOST = "`deny` is defined in a unit test, which bundles leave out"
+LOST_HINT = "bundles leave out files whose names end in `_test.rego`: rename the file, or the rule"
 
 
 @pytest.mark.parametrize(
@@ -210,8 +205,8 @@ LOST_HINT = (
         (
             {"late.rego": LATE},
             [
-                ("late.rego:3:15", "the builtin time.now_ns is not admitted in policies", NOT_ADMITTED),
-                ("late.rego:5:18", "the builtin sprintf is not admitted in policies", IN_DETAILS),
+                ("late.rego:3:15", "the builtin time.now_ns is not allowed in policies", NOT_ADMITTED),
+                ("late.rego:5:18", "the builtin sprintf is not allowed in policies", IN_DETAILS),
                 ("late.rego:7:16", "unknown function fetched", "check its spelling, and that its package is imported"),
             ],
         ),
@@ -223,11 +218,11 @@ LOST_HINT = (
             ],
         ),
         (
-            # Of several modules of a concern, one that defines something is enough.
+            # The concern `busy` has two modules. Only one of these modules defines a finding, which is enough.
             {"b.rego": IDLE.format("idle"), "a.rego": IDLE.format("idle"), "more.rego": IDLE.format("busy"),
              "busy.rego": "package custom.concerns.busy\n\ndeny contains 1 if false\n"},
-            [("a.rego:2:1", "the concern custom.concerns.idle defines nothing",
-              "it needs one of deny, step_up, allow, obligations")],
+            [("a.rego:2:1", "the concern custom.concerns.idle defines no finding",
+              "define one of deny, step_up, allow, obligations")],
         ),
         (
             {"night.rego": NIGHT, "x0_test.rego": TESTED.format("authz.concerns.known"),
@@ -235,9 +230,9 @@ LOST_HINT = (
             [(f"x{at}_test.rego:3:1", LOST, LOST_HINT) for at in range(3)],
         ),
     ],
-    ids=["builtins", "strict check", "a concern that defines nothing", "denials in unit tests"],
+    ids=["builtins", "strict check", "a concern without findings", "denials in unit tests"],
 )  # fmt: skip
-def test_what_is_refused_by_name_and_place(
+def test_faults_name_the_file_and_the_location(
     opa: Path, tiny: Path, tmp_path: Path, files: dict[str, str], expected: list[tuple[str, str, str | None]]
 ) -> None:
     own = written(tmp_path / "own", files)
@@ -245,7 +240,7 @@ def test_what_is_refused_by_name_and_place(
     assert sorted(faults(opa, tiny, own)) == [(f"own/{place}", *rest) for place, *rest in expected]
 
 
-def test_faults_of_several_files_are_reported_at_once(opa: Path, tiny: Path, tmp_path: Path) -> None:
+def test_faults_of_several_files_are_reported_together(opa: Path, tiny: Path, tmp_path: Path) -> None:
     own = written(
         tmp_path / "own", {"a.rego": "package custom.concerns.a\n\ndeny contains\n", "b.rego": "", "c.rego": "x"}
     )
@@ -257,7 +252,7 @@ def test_faults_of_several_files_are_reported_at_once(opa: Path, tiny: Path, tmp
     assert ("own/b.rego:1:1", "empty module", hint) in reported
 
 
-def test_an_attribute_that_the_schema_does_not_have_is_refused(opa: Path, tiny: Path) -> None:
+def test_use_of_a_request_field_that_the_schema_lacks_is_rejected(opa: Path, tiny: Path) -> None:
     shutil.copytree(ROOT / "policies/schemas", tiny / "schemas")
     text = (
         "# METADATA\n# schemas:\n#   - input: schema.request\npackage authz.concerns.known\n\n"
@@ -268,14 +263,14 @@ def test_an_attribute_that_the_schema_does_not_have_is_refused(opa: Path, tiny: 
     ((place, message, _),) = faults(opa, tiny)
 
     assert place == "tiny/authz/concerns/known/known.rego:6:20"
-    assert message.startswith("`input.subjct.id` leads to nothing that is there")
+    assert message.startswith("`input.subjct.id` does not exist")
 
 
 PACKAGE = "a custom module must be `package custom.concerns.NAME`"
-NAME_IT = "the decision finds concerns by their path: one package each, and no name of the baseline"
+NAME_IT = "give each concern its own package, with a name that the baseline does not use"
 
 
-def test_packages_that_are_not_a_users_are_refused(opa: Path, tiny: Path, tmp_path: Path) -> None:
+def test_packages_outside_custom_concerns_are_rejected(opa: Path, tiny: Path, tmp_path: Path) -> None:
     taken = ("action_staging", "authz", "custom", "decision", "loop", "pep", "planning", "reason")
     expected = {
         **{
@@ -285,11 +280,11 @@ def test_packages_that_are_not_a_users_are_refused(opa: Path, tiny: Path, tmp_pa
                 "settings",
             )
         },
-        'custom.concerns["A b"]': f"{PACKAGE} with a name of small letters, digits and `_`, not 'A b'",
-        "custom.concerns.known": "the baseline has a concern known: reason codes would not say whose they are",
+        'custom.concerns["A b"]': f"{PACKAGE} with a name of lower-case letters, digits and `_`, not 'A b'",
+        "custom.concerns.known": "the baseline has a concern named known: reason codes would be ambiguous",
         **{
             f"custom.concerns.{name}": (
-                f"codes that begin with `{name}.` are not a user's: reason codes would not say whose they are"
+                f"the name {name} is reserved: reason codes would be ambiguous"
             )
             for name in taken
         },
@@ -306,7 +301,7 @@ def test_packages_that_are_not_a_users_are_refused(opa: Path, tiny: Path, tmp_pa
 
 
 def _codes_in(file: Path) -> Iterator[str]:
-    """The codes that a module of ours gives to its errors, and the rules that a pattern names."""
+    """Return the reason codes of a module: `code` of each error class and, in the package `patterns`, every text."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and file.parent.name == "patterns":
@@ -317,8 +312,8 @@ def _codes_in(file: Path) -> Iterator[str]:
                 yield str(node.value.value)
 
 
-def test_no_concern_may_be_named_so_that_its_codes_look_like_the_programs(opa: Path, tmp_path: Path) -> None:
-    """Whatever comes before the dot of a code anywhere in this package: a name is taken, or the baseline's."""
+def test_reserved_concern_names_are_rejected(opa: Path, tmp_path: Path) -> None:
+    """No custom concern may have a name with which the codes of this package begin, such as `engine`."""
     codes = {code for file in sorted((ROOT / "pdp").rglob("*.py")) for code in _codes_in(file)}
     names = {code.partition(".")[0] for code in codes if re.fullmatch(r"[a-z_]+\.[a-z_]+", code)}
     assert {"audit", "engine", "pdp", "search", "store"} <= names
@@ -335,7 +330,7 @@ def copied_baseline(folder: Path) -> Path:
     return folder / "policies"
 
 
-# What is left out would be lost
+# Files that a bundle would leave out
 
 
 LOAD = """\
@@ -349,8 +344,8 @@ default allow := false
 """
 
 
-def test_a_concern_in_a_file_that_is_named_like_a_unit_test_is_refused(opa: Path, tiny: Path, tmp_path: Path) -> None:
-    """Beside another, whose tests are as they should be; what is not Rego is shown as anywhere."""
+def test_concern_in_unit_test_file_is_rejected(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    """The unit tests of the concern `night` are accepted. A syntax error in a unit test file is also reported."""
     files = {
         "night/night.rego": NIGHT,
         "night/night_test.rego": "package custom.concerns.night_test\n\ntest_x if data.custom.concerns.night.deny\n",
@@ -359,8 +354,8 @@ def test_a_concern_in_a_file_that_is_named_like_a_unit_test_is_refused(opa: Path
     own = written(tmp_path / "own", files)
 
     assert faults(opa, tiny, own) == [
-        ("own/load_test/load_test.rego:3:1", "`deny` in a unit test, which would be lost", LOST_HINT),
-        ("own/load_test/load_test.rego:7:1", "`allow` in a unit test, which would be lost", LOST_HINT),
+        ("own/load_test/load_test.rego:3:1", "`deny` is defined in a unit test, which bundles leave out", LOST_HINT),
+        ("own/load_test/load_test.rego:7:1", "`allow` is defined in a unit test, which bundles leave out", LOST_HINT),
     ]
     written(own, {"load_test/load_test.rego": "package custom.concerns.load_test\n\ndeny contains\n"})
     assert {place for place, _, _ in faults(opa, tiny, own)} == {"own/load_test/load_test.rego:3:14"}
@@ -369,14 +364,14 @@ def test_a_concern_in_a_file_that_is_named_like_a_unit_test_is_refused(opa: Path
     assert build(opa, tiny, own).data["config"]["required_concerns"] == ["known", "load_test", "night"]
 
 
-def test_a_folder_with_unit_tests_alone_is_none_of_policies(opa: Path, tiny: Path, tmp_path: Path) -> None:
+def test_folder_with_only_unit_tests_is_rejected(opa: Path, tiny: Path, tmp_path: Path) -> None:
     own = written(tmp_path / "own", {"load_test.rego": LOAD})
 
-    assert usage(opa, tiny, own) == "own: only unit tests (`…_test.rego`) in it (name folders with Rego files)"
+    assert usage(opa, tiny, own) == "own: only unit tests (`…_test.rego`) in it (give folders with Rego files)"
 
 
-def test_a_concern_behind_a_link_is_not_passed_over(opa: Path, tiny: Path, tmp_path: Path) -> None:
-    """A link to a file is read like the file; one to a folder is not followed by OPA either."""
+def test_link_to_folder_is_rejected(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    """OPA reads a link to a file, but does not follow a link to a folder, so a link to a folder is an error."""
     there = written(tmp_path / "there", {"noon/noon.rego": NIGHT.replace("night", "noon")})
     own = written(tmp_path / "own", {"custom/concerns/night/night.rego": NIGHT})
     link = own / "custom/concerns/noon.rego"
@@ -390,32 +385,30 @@ def test_a_concern_behind_a_link_is_not_passed_over(opa: Path, tiny: Path, tmp_p
 
     assert dangling == "own/custom/concerns/noon.rego: not a file (if it is a link, its target is missing)"
     assert usage(opa, tiny, own) == (
-        "own/custom/concerns/linked: a link to a folder, which nobody follows "
-        "(put the folder itself here, or name the one that the link leads to beside this one)"
+        "own/custom/concerns/linked: a link to a folder, which is not followed "
+        "(put the folder itself here, or give the link's target as another folder)"
     )
 
 
 @pytest.mark.parametrize("name", ["NOON.REGO", "noon.Rego", "noon_test.REGO"])
-def test_a_concern_in_a_file_whose_ending_opa_does_not_know_is_refused(
-    opa: Path, tiny: Path, tmp_path: Path, name: str
-) -> None:
+def test_rego_file_with_unknown_ending_is_rejected(opa: Path, tiny: Path, tmp_path: Path, name: str) -> None:
     own = written(tmp_path / "own", {"night.rego": NIGHT, name: NIGHT.replace("night", "noon")})
 
-    assert usage(opa, tiny, own) == f"own/{name}: not a name that OPA knows Rego by (let it end in `.rego`)"
+    assert usage(opa, tiny, own) == f"own/{name}: OPA does not load a Rego file of this name (end the name in `.rego`)"
 
 
-def test_a_folder_that_cannot_be_read_is_not_passed_over(opa: Path, tiny: Path, tmp_path: Path) -> None:
+def test_unreadable_folder_is_rejected(opa: Path, tiny: Path, tmp_path: Path) -> None:
     own = written(tmp_path / "own", {"night.rego": NIGHT, "shut/noon.rego": NIGHT.replace("night", "noon")})
     (own / "shut").chmod(0)
     try:
         if os.access(own / "shut", os.R_OK):
             pytest.skip("this user may read everything")
-        assert usage(opa, tiny, own) == "own/shut: cannot be read: Permission denied (let its rights admit you)"
+        assert usage(opa, tiny, own) == "own/shut: cannot be read: Permission denied (check its permissions)"
     finally:
         (own / "shut").chmod(0o700)
 
 
-def test_a_concern_that_asks_the_decision_is_refused_in_its_own_file(opa: Path, tmp_path: Path) -> None:
+def test_custom_concern_that_reads_decisions_or_findings_is_rejected(opa: Path, tmp_path: Path) -> None:
     texts = [
         "deny contains 1 if data.authz.decision.verdict",
         "deny contains 1 if data.authz.findings.allow",
@@ -434,10 +427,10 @@ def test_a_concern_that_asks_the_decision_is_refused_in_its_own_file(opa: Path, 
 
     assert {place.partition(":")[0].rpartition("/")[2] for place, _, _ in refused} == files.keys()
     assert all(" recursive: " in message for _, message, _ in refused)
-    assert all("a concern cannot ask the decision" in (hint or "") for _, _, hint in refused)
+    assert all("a concern cannot use the decision" in (hint or "") for _, _, hint in refused)
 
 
-def test_parts_that_are_not_partial_sets_are_refused(opa: Path, tiny: Path, tmp_path: Path) -> None:
+def test_concern_findings_that_are_not_partial_sets_are_rejected(opa: Path, tiny: Path, tmp_path: Path) -> None:
     parts = ("deny", "step_up", "allow", "obligations")
     rules = [
         "{} := [`bad`]", "{} := true", "default {} := false", "{} if input.x", "{}(x) := x",
@@ -454,21 +447,21 @@ def test_parts_that_are_not_partial_sets_are_refused(opa: Path, tiny: Path, tmp_
         (
             f"own/{part}.rego:{3 + 2 * at}",
             f"`{part}` of a concern must be a partial set: `{part} contains … if {{ … }}`",
-            "the decision collects reasons from sets, and would misread anything else",
+            "the decision reads only sets of reasons",
         )
         for part in parts
         for at in range(len(rules))
     )
 
 
-def test_a_package_beside_the_baseline_in_its_folder_is_refused(opa: Path, tiny: Path) -> None:
+def test_custom_package_in_the_baseline_folder_is_rejected(opa: Path, tiny: Path) -> None:
     written(tiny, {"authz/x.rego": "package custom.concerns.x\n\ndeny contains 1 if false\n"})
 
     assert faults(opa, tiny) == [
         (
             "tiny/authz/x.rego:1:1",
-            "`package custom.concerns.x` in the baseline, which is `package authz` and below",
-            "a module of your own stands in a folder of your own",
+            "`package custom.concerns.x` is not allowed in the baseline, only `package authz` and below",
+            "put your own modules into a folder of your own",
         )
     ]
 
@@ -480,69 +473,70 @@ def usage(opa: Path, *folders: Path, **options: Any) -> str:
     return str(caught.value).replace(f"{folders[0].parent}/", "")
 
 
-def test_folders_that_cannot_be_built_are_named(opa: Path, tiny: Path, tmp_path: Path) -> None:
+def test_unusable_folders_are_named_in_error(opa: Path, tiny: Path, tmp_path: Path) -> None:
     empty, spaced = tmp_path / "empty", written(tmp_path / "spaced", {"a b.rego": NIGHT})
     empty.mkdir()
     twice = [written(tmp_path / name, {"x.rego": NIGHT}) for name in ("one", "two")]
     large = written(tmp_path / "large", {"x.rego": "#" * 2**21})
 
-    name_folders = "name folders with Rego files"
-    name_once = "name the baseline's folder once, and your own beside it"
+    name_folders = "give folders with Rego files"
+    name_once = "give the baseline's folder once, and your own folders"
     assert usage(opa, tiny, tmp_path / "none") == f"none: not a folder ({name_folders})"
     assert usage(opa, tiny, empty) == f"empty: no Rego file in it ({name_folders})"
     assert usage(opa, empty) == f"none of the folders has authz/decision.rego ({name_once})"
     assert usage(opa, tiny, copied(tmp_path / "b")) == f"more than one folder has authz/decision.rego ({name_once})"
     assert usage(opa, tiny, spaced) == (
-        "spaced/a b.rego: not a name for a bundle (use letters, digits, `_`, `-` and `.`, without a `.` first)"
+        "spaced/a b.rego: the name is not allowed in a bundle "
+        "(use letters, digits, `_`, `-` and `.`, and do not start with `.`)"
     )
     assert usage(opa, tiny, *twice) == (
-        "two/x.rego: one/x.rego would have the same place in the bundle "
-        "(name each folder once, and files otherwise that have one path in two of them)"
+        "two/x.rego: has the same path in the bundle as one/x.rego "
+        "(give each folder once, and rename files with the same path in two folders)"
     )
-    assert usage(opa, tiny, twice[0], twice[0]).startswith("one/x.rego: one/x.rego would have the same place")
-    assert usage(opa, tiny, large) == "large/x.rego: larger than 1048576 bytes (is this Rego?)"
+    assert usage(opa, tiny, twice[0], twice[0]).startswith("one/x.rego: has the same path in the bundle as one/x.rego")
+    assert usage(opa, tiny, large) == "large/x.rego: larger than 1048576 bytes (check that this is a Rego file)"
 
 
-def test_arguments_that_cannot_be_used_are_named(opa: Path, tiny: Path, tmp_path: Path) -> None:
-    assert usage(opa, tiny, release=0) == "release 0 is out of range (releases count upwards from 1)"
+def test_invalid_arguments_are_named_in_error(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    assert usage(opa, tiny, release=0) == "release 0 is out of range (give a number from 1 upwards)"
     assert usage(tmp_path / "nowhere/opa", tiny) == (
-        "nowhere/opa: OPA cannot be run: No such file or directory (get it with `pdp opa install`)"
+        "nowhere/opa: OPA cannot be run: No such file or directory (install it with `pdp opa install`)"
     )
     (tiny / "capabilities.json").unlink()
     assert usage(opa, tiny).endswith("no such file or capabilities version found: tiny/capabilities.json")
     with pytest.raises(UsageError) as caught:
         write_bundle(tmp_path / "no/b.tar.gz", b"")
     assert str(caught.value) == (
-        f"{tmp_path}/no/b.tar.gz: cannot be written: No such file or directory (name a file in a folder of yours)"
+        f"{tmp_path}/no/b.tar.gz: cannot be written: No such file or directory (choose a folder you can write to)"
     )
 
 
-def test_data_of_other_roots_is_refused_at_build(opa: Path, tiny: Path, tmp_path: Path) -> None:
+def test_data_file_with_a_root_that_is_not_allowed_is_rejected(opa: Path, tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "data.json").write_text('{"authz": {"concerns": {"zz": {"allow": ["x"]}}}}')
 
     with pytest.raises(FileFaultsError) as caught:
         build(opa, tiny, data=[tmp_path / "data.json"])
     assert [(fault.place.line, fault.message) for fault in caught.value.faults] == [
-        (1, "the root `authz` is not admitted")
+        (1, "the root `authz` is not allowed")
     ]
 
 
-def test_a_builtin_that_is_not_in_the_module_is_found_before_the_bundle_is_used(opa: Path, tiny: Path) -> None:
-    """Capabilities that admit more than WebAssembly has."""
+def test_build_fails_if_a_builtin_is_missing_in_webassembly(opa: Path, tiny: Path) -> None:
+    """These capabilities allow `sprintf`, which OPA's WebAssembly does not have."""
     current = subprocess.run([opa, "capabilities", "--current"], capture_output=True, check=True).stdout
     written(tiny, {"capabilities.json": current.decode()})
     policy = "package authz\n\ndecision := sprintf(`%d`, [input.x])\n\nfindings := 1\n\nplan := 1\n"
     written(tiny, {"authz/decision.rego": policy})
 
-    with pytest.raises(Exception, match="builtins that are not in it: sprintf"):
+    with pytest.raises(Exception, match="builtins that its WebAssembly module does not contain: sprintf"):
         build(opa, tiny)
 
 
-# What policies may call
+# Builtins
 
 
 def _declared(node: Any, dropped: frozenset[str] = frozenset({"description", "categories"})) -> Any:
-    """A builtin as the compiler reads it: without what is for people, and without the names of arguments."""
+    """Return the declaration of a builtin without descriptions and argument names, which the compiler ignores."""
     if isinstance(node, dict):
         return {
             key: _declared(value, dropped | {"name"} if key == "decl" else dropped)
@@ -552,8 +546,9 @@ def _declared(node: Any, dropped: frozenset[str] = frozenset({"description", "ca
     return [_declared(item, dropped) for item in node] if isinstance(node, list) else node
 
 
-def test_the_capabilities_declare_builtins_as_opa_itself_does(opa: Path) -> None:
-    # Declared otherwise, a builtin is compiled otherwise: `walk` without `relation` gives WebAssembly no values.
+def test_capabilities_file_has_the_same_declarations_as_opa(opa: Path) -> None:
+    # A wrong declaration changes the compiled code. For example, `walk` without `relation` returns nothing in
+    # WebAssembly.
     current = json.loads(subprocess.run([opa, "capabilities", "--current"], capture_output=True, check=True).stdout)
     of_opa = {builtin["name"]: _declared(builtin) for builtin in current["builtins"]}
     ours = json.loads((baseline_policies_path() / "capabilities.json").read_text())["builtins"]

@@ -1,4 +1,4 @@
-"""Many requests in one run of OPA: the same answers as the engine's, failures apart from each other, and lines."""
+"""Many requests in one run of OPA: the answers equal the engine's answers, and a failure affects only one request."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,8 +29,8 @@ def evaluate_batch(
         return evaluator.evaluate(inputs, coverage=coverage)
 
 
-def test_answers_are_those_of_the_embedded_engine(opa: Path) -> None:
-    """On generated requests, hostile ones included."""
+def test_opa_evaluation_gives_the_same_answers_as_the_embedded_engine(opa: Path) -> None:
+    """The requests are generated, and some of them are malformed."""
     bundle = read_bundle(baseline_bundle_path())
     bodies = [canonical(request) for request in generated_requests.requests(400)]
     manifests = generated_requests.manifests()
@@ -41,27 +41,27 @@ def test_answers_are_those_of_the_embedded_engine(opa: Path) -> None:
     assert len({parse_decision(answer).verdict for answer in batch.answers.values() if answer is not None}) == 3
 
 
-def test_failures_stay_apart_and_equal_inputs_have_equal_answers(opa: Path) -> None:
+def test_failing_input_does_not_affect_other_inputs(opa: Path) -> None:
     batch = evaluate_batch(opa, {"a.rego": MODULE}, {}, [DENY, BOTH, UNDEFINED, DENY, BOTH])
     assert batch == Batch({DENY: ANSWER, BOTH: None, UNDEFINED: None})
 
 
-def test_where_all_fail_the_rest_is_given_up(opa: Path) -> None:
+def test_remaining_inputs_are_skipped_after_many_failures(opa: Path) -> None:
     bodies = [canonical({"a": 2, "b": number, "defined": True}) for number in (0, *range(2, 30))]
     batch = evaluate_batch(opa, {"a.rego": MODULE}, {}, bodies)
     assert batch.answers == {bodies[0]: ANSWER, **dict.fromkeys(bodies[1:17])}
 
 
-def test_lines_are_covered_when_all_in_them_was_evaluated(opa: Path) -> None:
+def test_rego_line_is_covered_only_if_fully_evaluated(opa: Path) -> None:
     batch = evaluate_batch(opa, {"a.rego": MODULE}, {}, [DENY, BOTH], coverage=True)
     assert batch.lines == {"a.rego": Lines(frozenset({3, 5}), frozenset({7, 9, 10, 11}))}
 
 
-def test_no_inputs_no_answers(opa: Path) -> None:
+def test_opa_evaluation_of_no_inputs_returns_no_answers(opa: Path) -> None:
     assert evaluate_batch(opa, {"a.rego": MODULE}, {}, []) == Batch({})
 
 
-def test_changed_modules_hold_for_one_run(opa: Path) -> None:
+def test_changed_rego_modules_apply_only_to_the_evaluation_that_gets_them(opa: Path) -> None:
     changed = {"a.rego": MODULE.replace('"DENY"', '"STEP_UP"')}
     with Evaluator(opa, {"a.rego": MODULE}, {"n": 1}) as evaluator:
         assert evaluator.evaluate([DENY]).answers == {DENY: ANSWER}
@@ -78,20 +78,20 @@ def test_changed_modules_hold_for_one_run(opa: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("changed", [False, True])
-def test_rego_that_opa_refuses_is_named_by_its_place(opa: Path, text: str, message: str, changed: bool) -> None:
+def test_invalid_rego_is_reported_with_location(opa: Path, text: str, message: str, changed: bool) -> None:
     modules = {"a.rego": MODULE} if changed else {"a.rego": text}
     with Evaluator(opa, modules, {}) as evaluator, pytest.raises(UsageError) as caught:
         evaluator.evaluate([DENY], changed={"a.rego": text} if changed else {})
-    assert str(caught.value) == f"OPA refuses the policies: {message}"
+    assert str(caught.value) == f"OPA rejected the policies: {message}"
 
 
-def test_a_builtin_that_fails_is_undefined_as_in_the_embedded_engine(opa: Path) -> None:
+def test_call_of_a_builtin_that_fails_is_undefined(opa: Path) -> None:
     text = 'package authz\ndecision := {"reasons": [x | x := 1 / input.n]}'
     batch = evaluate_batch(opa, {"a.rego": text}, {}, [b'{"n":0}', b'{"n":1}'])
     assert batch == Batch({b'{"n":0}': b'{"reasons":[]}', b'{"n":1}': b'{"reasons":[1]}'})
 
 
-def test_what_does_not_end_is_a_timeout(opa: Path) -> None:
+def test_endless_evaluation_times_out(opa: Path) -> None:
     text = "package authz\ndecision := count([1 | some a in r; some b in r; a + b == 0])\nr := numbers.range(1, 90000)"
     with (
         Evaluator(opa, {"a.rego": text}, {}, timeout=0.5) as evaluator,
@@ -100,12 +100,12 @@ def test_what_does_not_end_is_a_timeout(opa: Path) -> None:
         evaluator.evaluate([DENY])
 
 
-def test_a_program_that_is_not_opa(tmp_path: Path) -> None:
+def test_evaluation_with_a_missing_program_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="OPA cannot be run: No such file or directory"):
         evaluate_batch(tmp_path / "opa", {"a.rego": MODULE}, {}, [DENY])
 
 
-def test_options_do_not_come_from_the_environment(opa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_opa_in_the_environment_are_ignored(opa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPA_EVAL_FORMAT", "pretty")
     assert evaluate_batch(opa, {"a.rego": MODULE}, {}, [DENY]).answers == {DENY: ANSWER}
 
@@ -118,5 +118,5 @@ def test_options_do_not_come_from_the_environment(opa: Path, monkeypatch: pytest
         (b'"x"', "x", True),
     ],
 )
-def test_one_form_for_answers(one: bytes, other: Any, equal: bool) -> None:
+def test_equal_policy_answers_have_the_same_canonical_json(one: bytes, other: Any, equal: bool) -> None:
     assert (canonical_answer(orjson.loads(one)) == canonical_answer(other)) is equal

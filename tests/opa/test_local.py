@@ -1,4 +1,4 @@
-"""A real OPA, started by ourselves, and the sidecar engine asking it."""
+"""A real OPA in a child process, and a sidecar engine that asks it."""
 
 import asyncio
 import re
@@ -47,7 +47,7 @@ def outcome(decision: Decision) -> tuple[str, list[tuple[str, str, object]]]:
 
 
 def status(opa: OpaServer, request: str, *, token: str | None = None) -> int:
-    """Send any request and return the status of the answer."""
+    """Send a request and return the status of the answer. The text has `METHOD PATH`, and the body in the next line."""
     line, _, body = request.partition("\n")
     method, path = line.split()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -59,7 +59,7 @@ def status(opa: OpaServer, request: str, *, token: str | None = None) -> int:
 
 
 @pytest.mark.parametrize("tcp", [False, True], ids=["Unix socket", "TCP"])
-def test_a_policy_decides(opa: Path, way: Way, tcp: bool) -> None:
+def test_local_opa_decides_with_policy(opa: Path, way: Way, tcp: bool) -> None:
     with local_opa(opa, bundle=POLICY, tcp=tcp) as local, SidecarEngine(local.url, token=local.token) as engine:
         found = [outcome(decide(engine, way, b'{"id":"%d"}' % number)) for number in range(3)]
 
@@ -78,7 +78,7 @@ def test_a_policy_decides(opa: Path, way: Way, tcp: bool) -> None:
     ],
     ids=["a builtin fails", "two values", "undefined", "another type"],
 )  # fmt: skip
-def test_what_the_policy_does_not_decide_is_a_deny(opa: Path, way: Way, body: bytes, code: str, message: str) -> None:
+def test_request_without_a_valid_answer_is_denied(opa: Path, way: Way, body: bytes, code: str, message: str) -> None:
     with local_opa(opa, bundle=POLICY) as local, SidecarEngine(local.url) as engine:
         decision = decide(engine, way, body)
 
@@ -86,7 +86,7 @@ def test_what_the_policy_does_not_decide_is_a_deny(opa: Path, way: Way, body: by
     assert message in decision.reasons[0].message
 
 
-async def test_many_at_a_time_get_their_own_decisions(opa: Path) -> None:
+async def test_concurrent_callers_get_their_own_decisions(opa: Path) -> None:
     found: dict[str, object] = {}
 
     def ask(engine: SidecarEngine, name: str) -> None:
@@ -108,11 +108,11 @@ async def test_many_at_a_time_get_their_own_decisions(opa: Path) -> None:
     assert [name for name, details in found.items() if details != {"id": name}] == []
 
 
-# --- who may ask
+# Access to OPA
 
 
 @pytest.mark.parametrize("with_token", [False, True], ids=["without token", "with token"])
-def test_on_tcp_nobody_can_change_policies_or_see_them(opa: Path, with_token: bool) -> None:
+def test_policies_cannot_be_read_or_changed_over_tcp(opa: Path, with_token: bool) -> None:
     requests = {
         'PUT /v1/policies/a\npackage authz\ndecision := {"verdict": "ALLOW"}': 401,
         "DELETE /v1/policies/decision.rego": 401,
@@ -136,7 +136,7 @@ def test_on_tcp_nobody_can_change_policies_or_see_them(opa: Path, with_token: bo
     assert found == requests
 
 
-# --- what it decides by
+# Manifests and data added to the bundle
 
 
 ECHO = """package authz
@@ -149,14 +149,14 @@ decision := {"verdict": "DENY", "obligations": [], "bundle": data.config.bundle,
 
 
 @pytest.mark.parametrize("tcp", [False, True], ids=["Unix socket", "TCP"])
-def test_a_bundle_with_manifests_and_data_beside_it_decides(opa: Path, tcp: bool) -> None:
+def test_local_opa_uses_added_manifests_and_data(opa: Path, tcp: bool) -> None:
     first, second = (digest(canonical({name: 1})) for name in "ab")
     bundle = policy(ECHO, 7, config={"a": 1}, settings={"b": 1, "c": 1}, manifests={first: {"a": 1}})
     running = local_opa(opa, bundle=bundle, manifests={second: {"b": 1}}, data={"settings": {"c": 2}}, tcp=tcp)
     with running as local, SidecarEngine(local.url, token=local.token) as engine:
         decision = engine.decide_body(b"{}")
         if not tcp:
-            # Only the user's own processes may ask.
+            # Only processes of the same user can connect to the socket.
             socket = Path(local.url.removeprefix("unix://"))
             assert (socket.parent.stat().st_mode & 0o777, socket.stat().st_mode & 0o777) == (0o700, 0o600)
 
@@ -165,13 +165,13 @@ def test_a_bundle_with_manifests_and_data_beside_it_decides(opa: Path, tcp: bool
     assert (decision.bundle_revision, decision.release) == (bundle.revision, 7)
 
 
-def test_options_in_the_environment_are_not_taken(opa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_opa_in_the_environment_are_ignored(opa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPA_RUN_AUTHORIZATION", "basic")
     with local_opa(opa, bundle=POLICY) as local, SidecarEngine(local.url) as engine:
         assert engine.decide_body(b"{}").verdict == "ALLOW"
 
 
-# --- start and end
+# Start and end of OPA
 
 
 def program(tmp_path: Path, script: str) -> Path:
@@ -181,7 +181,7 @@ def program(tmp_path: Path, script: str) -> Path:
     return file
 
 
-def test_a_policy_that_does_not_load_is_shown(opa: Path) -> None:
+def test_error_of_a_policy_that_opa_cannot_load_is_shown(opa: Path) -> None:
     with pytest.raises(EngineError) as caught, local_opa(opa, bundle=policy("package authz\n\ndecision := \n")):
         pass
 
@@ -190,7 +190,7 @@ def test_a_policy_that_does_not_load_is_shown(opa: Path) -> None:
     assert f"{MODULE}:4: rego_parse_error: unexpected eof token" in lines[1] + lines[2]
 
 
-def test_a_program_that_never_gets_ready_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_of_a_program_that_never_becomes_ready_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = program(tmp_path, "echo loading for ever\nexec sleep 60")
 
     def refusal(seconds: float) -> str:
@@ -199,21 +199,21 @@ def test_a_program_that_never_gets_ready_is_given_up(tmp_path: Path, monkeypatch
             pass
         return re.sub("within .* s:", "within TIME s:", str(caught.value))
 
-    # Given up before it has written anything, it is given more time.
+    # On a slow machine, the time may be too short for OPA to write anything, so the test also tries longer times.
     assert timely(refusal, lambda text: "wrote nothing" not in text) == (
         "OPA was not ready within TIME s:\n  loading for ever"
     )
 
 
-def test_a_program_that_cannot_be_run_is_an_error(tmp_path: Path) -> None:
+def test_program_that_cannot_be_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EngineError) as caught, local_opa(tmp_path / "opa", bundle=POLICY):
         pass
 
-    message = f"{tmp_path}/opa: OPA cannot be run: No such file or directory (get it with `pdp opa install`)"
+    message = f"{tmp_path}/opa: OPA cannot be run: No such file or directory (install it with `pdp opa install`)"
     assert str(caught.value) == message
 
 
-def test_it_ends_with_its_block_also_by_an_exception(opa: Path) -> None:
+def test_opa_ends_with_its_with_block_even_after_an_exception(opa: Path) -> None:
     urls = []
 
     def fail() -> None:

@@ -1,4 +1,4 @@
-"""What a user's concern may name: typos of the request, of the tools' contexts and arguments and of the data."""
+"""Names in a custom concern that do not exist in the request, in the context or arguments of tools, or in the data."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ CONCERN = Path(__file__).with_name("names.rego").read_text()
 DATA = (
     '{"settings": {"desk": {"hours": {"berlin": {"from": 9}, "paris": {"to": 17}}, "empty": {}, "rows": [{"a": 1}]}}}'
 )
-# What each rule reads, and what is said of it; with manifest and data, where it is said then alone.
+# Each item has the body of a rule and the start of the expected fault. For the rules in KNOWN, only a check with a
+# manifest and data reports a fault.
 ALWAYS = [
     ("input.action.nme == 1", "`input.action.nme`"),
     ("input.contxt.amount == 1", "`input.contxt"),
@@ -29,18 +30,18 @@ ALWAYS = [
     ("input.context.approval.grant[_] == 1", "`input.context.approval.grant`"),
     ("not input.action.nme", "`input.action.nme`"),
     ("count([x | x := input.action.nme]) == 0", "`input.action.nme`"),
-    ("x := input.action\n\tx.nme == 1", ".nme` leads to nothing"),
+    ("x := input.action\n\tx.nme == 1", ".nme` does not exist"),
     ("_action.nme == 1", "`data.custom.concerns.desk._action.nme`"),
     ('object.get(input, "actoin", null) == null', "`input.actoin`"),
     ('object.get(input, ["action", "nme"], null) == null', "`input.action.nme`"),
     ('some k in ["action", "actoin"]\n\tinput[k] == 1', "`input.actoin`"),
-    ('k := lower("ACTION")\n\tinput[k] == 1', "a member of `input` is read by a name that is computed"),
+    ('k := lower("ACTION")\n\tinput[k] == 1', "a member of `input` is read by a computed name"),
     ("[input.action][0].nme == 1\n\tinput.action.nmae == 1", "`input.action.nmae`"),
     ("walk(input, [_, 1])", "`input` is a record of the request"),
     ("_reads(input.action)", "`input.action.nme`"),
-    ("data.setting.desk == 1", "`data.setting.desk` is no rule"),
-    ("data.authz.lib.resource.markngs == 1", "`data.authz.lib.resource.markngs` is no rule"),
-    ("data.directry.documents[input.resource.id].x", "`data.directry.documents[…].x` is no rule"),
+    ("data.setting.desk == 1", "`data.setting.desk` is neither a rule"),
+    ("data.authz.lib.resource.markngs == 1", "`data.authz.lib.resource.markngs` is neither a rule"),
+    ("data.directry.documents[input.resource.id].x", "`data.directry.documents[…].x` is neither a rule"),
     ("manifest.entry.risk_teir == 1", "`data.authz.lib.manifest.entry.risk_teir`"),
     ("e := manifest.entry\n\te.approval.quorm == 1", "`data.authz.lib.manifest.entry.approval.quorm`"),
     ("some l in manifest.entry.limits\n\tl.lmit == 1", "`data.authz.lib.manifest.entry.limits[…].lmit`"),
@@ -80,7 +81,7 @@ RIGHT = [
 ]
 
 
-def test_arguments_that_are_whole_by_every_schema() -> None:
+def test_name_check_finds_integer_arguments_in_every_kind_of_schema() -> None:
     integer = {"type": "integer"}
     one = {
         "n": integer,
@@ -111,7 +112,7 @@ def concern(folder: Path, body: str, name: str = "desk") -> Path:
 
 
 def faults(folder: Path, bodies: Sequence[str], *, known: bool) -> list[list[str]]:
-    """Return the faults of a concern for each body, without those of missing unit tests."""
+    """Return the faults that a concern has for each rule body, except faults about missing unit tests."""
     folder.mkdir(exist_ok=True)
     for number, body in enumerate(bodies):
         policies = concern(folder, body, f"desk{number}_")
@@ -130,20 +131,20 @@ def begin_as(faults: Sequence[Sequence[str]], messages: Sequence[str]) -> list[s
     return [message for found, message in pairs if not any(message in line for line in found)]
 
 
-def test_what_is_in_no_request_is_refused_by_every_build(tmp_path: Path) -> None:
+def test_every_bundle_build_rejects_rego_that_reads_an_unknown_request_member(tmp_path: Path) -> None:
     bodies, messages = zip(*ALWAYS, strict=True)
 
     assert begin_as(faults(tmp_path, bodies, known=False), messages) == []
 
 
-def test_what_no_manifest_and_no_data_brings_is_refused_where_they_are_known(tmp_path: Path) -> None:
+def test_rego_name_that_manifest_and_data_lack_is_rejected(tmp_path: Path) -> None:
     bodies, messages = zip(*KNOWN, strict=True)
 
     assert begin_as(faults(tmp_path / "known", bodies, known=True), messages) == []
     assert not any(faults(tmp_path / "unknown", bodies, known=False))
 
 
-def test_what_is_there_is_no_fault(tmp_path: Path) -> None:
+def test_rego_names_that_manifest_or_data_define_cause_no_fault(tmp_path: Path) -> None:
     bodies = ["\n\t".join(RIGHT), "is_object(input)"]
 
     assert not any(faults(tmp_path / "known", bodies, known=True))
@@ -157,7 +158,7 @@ def found(opa: Path, folder: Path, body: str) -> list[Fault]:
     return list(caught.value.faults)
 
 
-def test_each_name_has_its_own_place(opa: Path, tmp_path: Path) -> None:
+def test_each_unknown_name_in_rego_is_reported_with_its_location(opa: Path, tmp_path: Path) -> None:
     body = "_action.nme == 1\n\tinput.action.nme == 1\n\t_action.nmae == 1\n\tis_object(_action)"
 
     assert [fault.source.strip() for fault in found(opa, tmp_path, body)] == [
@@ -165,26 +166,26 @@ def test_each_name_has_its_own_place(opa: Path, tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_of_more_faults_than_opa_lists_the_last_says_so(opa: Path, tmp_path: Path) -> None:
+def test_last_fault_says_that_opa_does_not_list_further_faults(opa: Path, tmp_path: Path) -> None:
     body = "\n\t".join(f"input.action.n{at} == 1" for at in range(120))
     *listed, last = found(opa, tmp_path, body)
 
-    assert last.hint == "OPA stops here: there may be more"
-    assert {fault.hint for fault in listed} == {"known there: name, properties"}
+    assert last.hint == "OPA stops here; there may be more faults"
+    assert {fault.hint for fault in listed} == {"these exist: name, properties"}
 
 
-def test_the_command_knows_manifest_and_data(tmp_path: Path) -> None:
+def test_check_command_checks_names_with_manifest_and_data(tmp_path: Path) -> None:
     policies = concern(tmp_path, "input.context.amuont == 1\n\tdata.settings.desk.huors == 1")
 
     with pytest.raises(FileFaultsError) as caught:
         check([policies], None, [EXAMPLE / "manifest.json"], [EXAMPLE / "governance.yaml"], [tmp_path / "data.json"])
 
     messages = [fault.message for fault in caught.value.faults]
-    assert "`input.context.amuont` leads to nothing that is there" in messages
-    assert "`data.settings.desk.huors` leads to nothing that is there" in messages
+    assert "`input.context.amuont` does not exist" in messages
+    assert "`data.settings.desk.huors` does not exist" in messages
 
 
-def test_a_schema_of_its_own_is_refused(opa: Path, tmp_path: Path) -> None:
+def test_schema_annotation_of_a_concern_is_rejected(opa: Path, tmp_path: Path) -> None:
     policies = concern(tmp_path, "input.actoin == 1")
     file = policies / "desk.rego"
     text = file.read_text()
@@ -193,6 +194,6 @@ def test_a_schema_of_its_own_is_refused(opa: Path, tmp_path: Path) -> None:
     with pytest.raises(FileFaultsError) as caught:
         compile_bundle(policies=[baseline_policies_path(), policies], release=1, opa=opa)
 
-    assert "METADATA with a schema of its own, which would take the place of what the request is held to" in [
+    assert "METADATA states a schema, which would replace the schema of the request" in [
         fault.message for fault in caught.value.faults
     ]

@@ -1,4 +1,4 @@
-"""Finding and installing OPA: against a server of our own."""
+"""Finding OPA, and installing it from a local server."""
 
 import errno
 import hashlib
@@ -26,7 +26,7 @@ PATH = f"/v{OPA_VERSION}/{ASSET}"
 
 @pytest.fixture(autouse=True)
 def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty cache, nothing on PATH, and no proxy."""
+    """Use an empty cache, a PATH without programs, and no proxy."""
     for name in ("HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     (tmp_path / "bin").mkdir()
@@ -42,10 +42,10 @@ def executable(path: Path, content: bytes) -> Path:
     return path
 
 
-# --- finding
+# Finding OPA
 
 
-def test_the_named_program_comes_first_then_path_then_the_cache(
+def test_opa_program_is_searched_in_the_variable_then_the_path_then_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert find_opa() is None
@@ -58,7 +58,7 @@ def test_the_named_program_comes_first_then_path_then_the_cache(
     assert find_opa() == named
 
 
-def test_any_good_version_is_taken(tmp_path: Path) -> None:
+def test_later_version_of_opa_is_accepted(tmp_path: Path) -> None:
     later = executable(tmp_path / "bin/opa", b"#!/bin/sh\necho Version: 1.23.1\n")
     assert find_opa() == later
 
@@ -68,7 +68,7 @@ def test_any_good_version_is_taken(tmp_path: Path) -> None:
     [OTHER, b"#!/bin/sh\nexit 1\n", PROGRAM + b"exit 1\n", b"\0\1\2", b"", PROGRAM[:-1] + b"-dev\n"],
     ids=["another version", "fails", "fails late", "binary junk", "empty", "a version like it"],
 )  # fmt: skip
-def test_what_may_not_decide_is_passed_over(tmp_path: Path, content: bytes) -> None:
+def test_opa_program_of_an_unsupported_version_is_skipped(tmp_path: Path, content: bytes) -> None:
     executable(tmp_path / "bin/opa", content)
     assert find_opa() is None
 
@@ -84,7 +84,7 @@ def test_what_may_not_decide_is_passed_over(tmp_path: Path, content: bytes) -> N
         pytest.param(None, "is not an OPA program that can be run", id="no file"),
     ],
 )
-def test_a_wrong_program_that_is_named_is_an_error(
+def test_unsupported_program_named_in_pdp_opa_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, what: str
 ) -> None:
     named = tmp_path / "opa"
@@ -96,16 +96,16 @@ def test_a_wrong_program_that_is_named_is_an_error(
     with pytest.raises(UsageError) as caught:
         find_opa()
 
-    assert str(caught.value) == f"PDP_OPA names {named}, which {what} (name OPA 1.22.4, or unset PDP_OPA)"
+    assert str(caught.value) == f"PDP_OPA names {named}, which {what} (set it to OPA 1.22.4, or unset PDP_OPA)"
 
 
 @pytest.mark.opa
-def test_the_real_opa_says_its_version(opa: Path) -> None:
+def test_real_opa_reports_its_version(opa: Path) -> None:
     assert opa_version(opa) == "1.22.4"
 
 
-def test_all_files_that_name_an_opa_name_the_pinned_one() -> None:
-    """Decisions and the change log tell of the past; "1.21.0 to 1.22.0" and the like tell of versions that are bad."""
+def test_all_files_of_the_repository_name_the_same_opa_version() -> None:
+    """ADRs and the change log may name old versions. Ranges such as "1.21.0 to 1.22.0" may name faulty versions."""
     named = re.compile(r"(?:OPA|Open Policy Agent|openpolicyagent/opa:|opa@v) ?(\d+\.\d+\.\d+)\b(?! to )( or later)?")
     folders = ("benchmarks", "deploy", "docs", "examples", "pdp", "policies", "scripts", "tests")
     files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.is_file()]
@@ -121,7 +121,7 @@ def test_all_files_that_name_an_opa_name_the_pinned_one() -> None:
     assert (version_fault(OPA_VERSION), version_fault(OLDEST_GOOD)) == (None, None)
 
 
-# --- the official release
+# Installing the official release
 
 
 def checksum(program: bytes = PROGRAM, name: str = f"  {ASSET}") -> bytes:
@@ -129,7 +129,7 @@ def checksum(program: bytes = PROGRAM, name: str = f"  {ASSET}") -> bytes:
 
 
 def publishing(files: dict[str, bytes]) -> Callable[[Peer], None]:
-    """A behaviour: answer requests for `files` with the bytes there, anything else with 404; then close."""
+    """Return the behaviour of a server that sends `files` (404 for other paths) and then closes the connection."""
 
     def behave(peer: Peer) -> None:
         if peer.request():
@@ -144,7 +144,7 @@ def release(program: bytes = PROGRAM, published: bytes | None = None) -> dict[st
 
 
 @pytest.mark.parametrize("name", [f"  {ASSET}", f" *{ASSET}", ""])
-def test_the_official_release_is_installed(tmp_path: Path, name: str) -> None:
+def test_official_release_is_installed(tmp_path: Path, name: str) -> None:
     lines: list[str] = []
     with HostileOpa(publishing(release(published=checksum(name=name)))) as server:
         program = install_opa(lines.append, base_url=server.url)
@@ -156,7 +156,7 @@ def test_the_official_release_is_installed(tmp_path: Path, name: str) -> None:
     assert program.is_relative_to(tmp_path / "home")
 
 
-def test_a_redirect_is_followed() -> None:
+def test_redirect_of_the_download_is_followed() -> None:
     files = release()
     moved = {f"/elsewhere{path}": response for path, response in files.items()}
     away = {path: http(b"", status=b"302 Found", headers=f"Location: /elsewhere{path}\r\n".encode()) for path in files}
@@ -182,26 +182,26 @@ WRONG = checksum(OTHER)
     ("behave", "message"),
     [
         pytest.param(publishing(release(published=WRONG)),
-            f"{PATH} has the checksum {checksum().decode()[:64]}, published is {WRONG.decode()[:64]}",
+            f"{PATH}: has the checksum {checksum().decode()[:64]}, expected {WRONG.decode()[:64]}",
             id="wrong checksum"),
         pytest.param(publishing(release(published=b"<html> ...")),
-            f"{PATH} has the checksum {checksum().decode()[:64]}, published is <html>", id="no checksum"),
+            f"{PATH}: has the checksum {checksum().decode()[:64]}, expected <html>", id="no checksum"),
         pytest.param(publishing(release(published=b"")),
-            f"{PATH} has the checksum {checksum().decode()[:64]}, published is nothing", id="empty checksum"),
+            f"{PATH}: has the checksum {checksum().decode()[:64]}, expected nothing", id="empty checksum"),
         pytest.param(publishing({}), f"{PATH}.sha256: download failed: the server answered 404", id="no such release"),
         pytest.param(answered(http(b"", status=b"503 X")), f"{PATH}: download failed: the server answered 503",
             id="not available"),
         pytest.param(answered(http(PROGRAM)[:-5]), f"{PATH}: download failed: ", id="truncated"),
         pytest.param(answered(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc"),
             f"{PATH}: download failed: ", id="half a chunk"),
-        pytest.param(answered(http(b"x" * 50_001)), f"{PATH}: download failed: it has more than 50000 bytes",
+        pytest.param(answered(http(b"x" * 50_001)), f"{PATH}: download failed: larger than 50000 bytes",
             id="too large"),
         pytest.param(answered(b"junk\r\n\r\n"), f"{PATH}: download failed: ", id="not HTTP"),
         pytest.param(answered(b""), f"{PATH}: download failed: ", id="closed"),
         pytest.param(hang, f"{PATH}.sha256: download failed: timed out", id="hangs"),
     ],
 )  # fmt: skip
-def test_a_release_that_is_not_whole_is_refused(
+def test_incomplete_download_of_a_release_is_rejected(
     behave: Callable[[Peer], None], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pdp.opa.install._LARGEST", 50_000)
@@ -215,7 +215,7 @@ def test_a_release_that_is_not_whole_is_refused(
 
 
 @pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nX: ", http(b"x")[:-1]], ids=["head", "body"])
-def test_a_server_that_drips_has_one_deadline(begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_download_of_opa_times_out(begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pdp.opa.install._LONGEST", 0.3)
 
     def drip(peer: Peer) -> None:
@@ -234,34 +234,34 @@ def test_a_server_that_drips_has_one_deadline(begin: bytes, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("http://example.com/opa", "http://example.com/opa: has to begin with https://, without a user"),
-        ("ftp://example.com/opa", "ftp://example.com/opa: has to begin with https://, without a user"),
-        ("file:///etc/passwd", "file://127.0.0.1/etc/passwd: has to begin with https://, without a user"),
+        ("http://example.com/opa", "http://example.com/opa: must be an https URL without a user"),
+        ("ftp://example.com/opa", "ftp://example.com/opa: must be an https URL without a user"),
+        ("file:///etc/passwd", "file://127.0.0.1/etc/passwd: must be an https URL without a user"),
     ],
 )
-def test_a_place_without_https_is_refused_also_behind_a_redirect(place: str, message: str) -> None:
+def test_download_from_a_url_without_https_is_rejected_even_after_a_redirect(place: str, message: str) -> None:
     away = http(b"", status=b"302 Found", headers=f"Location: {place}\r\n".encode())
     with HostileOpa(publishing({f"{PATH}.sha256": away})) as server, pytest.raises(OpaInstallError) as caught:
         install_opa(lambda _: None, base_url=server.url)
 
     assert caught.value.message == f"OPA 1.22.4 could not be installed: {message}"
-    with pytest.raises(OpaInstallError, match="has to begin with https://"):
+    with pytest.raises(OpaInstallError, match="must be an https URL"):
         install_opa(lambda _: None, base_url=place)
 
 
-@pytest.mark.parametrize(("program", "what"), [(OTHER, "is version 1.21.0"), (b"junk", "does not run here")])
-def test_a_program_that_is_not_this_version_leaves_nothing(program: bytes, what: str) -> None:
+@pytest.mark.parametrize(("program", "what"), [(OTHER, "is version 1.21.0"), (b"junk", "does not run on this machine")])
+def test_downloaded_program_of_another_version_is_not_installed(program: bytes, what: str) -> None:
     with HostileOpa(publishing(release(program))) as server, pytest.raises(OpaInstallError) as caught:
         install_opa(lambda _: None, base_url=server.url)
 
     assert str(caught.value) == (
-        f"OPA 1.22.4 could not be installed: the program {what} "
+        f"OPA 1.22.4 could not be installed: the downloaded program {what} "
         "(get OPA 1.22.4 yourself and put it on PATH, or set PDP_OPA to it)"
     )
     assert list(cached_opa().parent.iterdir()) == []
 
 
-def test_a_cache_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+def test_installation_reports_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file where the folder should be")
     with HostileOpa(publishing(release())) as server, pytest.raises(OpaInstallError) as caught:
         install_opa(lambda _: None, base_url=server.url)
@@ -271,12 +271,13 @@ def test_a_cache_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     )
 
 
-def test_an_installation_replaces_what_is_damaged() -> None:
+def test_installation_replaces_a_damaged_opa_program() -> None:
     damaged = executable(cached_opa(), b"damaged")
     with HostileOpa(publishing(release())) as server, damaged.open("rb") as in_use:
         install_opa(lambda _: None, base_url=server.url)
 
-        assert in_use.read() == b"damaged"  # replaced, not written over: somebody may just be running it
+        # The old file may be a running program, so the old file is replaced and not overwritten.
+        assert in_use.read() == b"damaged"
     assert find_opa() == cached_opa()
 
 
@@ -289,7 +290,7 @@ install.install_opa(lambda line: None, base_url=sys.argv[1])
 
 
 @pytest.mark.process
-def test_installations_at_the_same_time_do_not_disturb_each_other() -> None:
+def test_concurrent_installations_succeed() -> None:
     large = PROGRAM + b"exit 0\n" + os.urandom(3_000_000).hex().encode()
     with HostileOpa(publishing(release(large))) as server:
         processes = [subprocess.Popen([sys.executable, "-c", INSTALLING, server.url]) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Where rules stand, read without OPA: the baseline's whole list, and text that is anything but in order."""
+"""Rules are found in the text of policies without OPA, in the baseline and in malformed texts."""
 
 import subprocess
 from pathlib import Path
@@ -18,7 +18,7 @@ def of(text: str, path: str = "custom/concerns/hours/hours.rego") -> tuple[RuleS
     return rule_sites({path: Module(Path("mine") / path, text, custom=True)})
 
 
-def test_a_module_with_everything_in_it() -> None:
+def test_all_rules_of_a_module_are_found() -> None:
     file = str(Path("mine/custom/concerns/hours/hours.rego"))
     shown = [
         (one.code, one.concern, one.part, one.line, one.last_line, one.title, one.description, one.unreached)
@@ -35,7 +35,7 @@ def test_a_module_with_everything_in_it() -> None:
     assert [one.obligation for one in of(HOURS)] == [None, None, None, "log_level", None]
 
 
-def test_sites_by_code_leaves_out_those_without() -> None:
+def test_sites_by_code_leaves_out_rules_without_a_reason_code() -> None:
     assert {code: [one.line for one in found] for code, found in sites_by_code(of(HOURS)).items()} == {
         "hours.closed": [17],
         "hours.found": [46],
@@ -56,16 +56,16 @@ def test_sites_by_code_leaves_out_those_without() -> None:
         "package authz.concerns.a.b\n# METADATA\n# custom: {code: x.y}\ndeny contains 1",
     ],
 )
-def test_text_without_rules_of_a_concern_has_none(text: str) -> None:
+def test_rego_text_without_concern_rules_has_no_rule_locations(text: str) -> None:
     assert of(text) == ()
 
 
-def test_a_rule_that_is_indented_belongs_to_the_metadata_above_it() -> None:
+def test_indented_rego_rule_has_the_metadata_written_above_the_rule() -> None:
     text = "package authz.concerns.a\n# METADATA\n# custom: {code: a.b}\n  deny contains 1 if input.x"
     assert [(one.code, one.line, one.text) for one in of(text)] == [("a.b", 4, "deny contains 1 if input.x")]
 
 
-def test_tests_of_rego_are_no_rules() -> None:
+def test_rego_unit_tests_are_ignored() -> None:
     assert of(HOURS, "custom/concerns/hours/hours_test.rego") == ()
 
 
@@ -74,22 +74,22 @@ _PIECES = st.sampled_from([*HOURS.splitlines(keepends=True), "{", "}", "`", '"',
 
 @settings(max_examples=100)
 @given(st.lists(_PIECES | st.text(max_size=20), max_size=30).map("".join))
-def test_whatever_the_text_it_is_read(text: str) -> None:
+def test_arbitrary_text_is_read_without_error(text: str) -> None:
     lines = text.count("\n") + 1
     for site in of("package authz.concerns.a\n" + text):
         assert 2 <= site.line <= site.last_line <= lines + 1
 
 
 @pytest.mark.opa
-def test_the_baselines_codes_are_those_that_opa_reads(opa: Path) -> None:
-    """OPA's own reader of METADATA is the oracle."""
+def test_baseline_codes_equal_those_read_by_opa(opa: Path) -> None:
+    """The codes are compared with the codes that OPA itself reads from METADATA comments."""
     baseline = baseline_policies_path()
     expected = set()
     for path, module in collect(baseline, [baseline]).items():
         done = subprocess.run([opa, "inspect", "-a", "-f", "json", module.file], capture_output=True, check=True)
         for one in orjson.loads(done.stdout).get("annotations", []):
             code = one["annotations"].get("custom", {}).get("code")
-            # Plans have a document of their own, which no call's decision asks for.
+            # Planning rules decide on plans, not on calls, so planning rules belong to no concern.
             if code is not None and not code.startswith("planning."):
                 expected.add((code, path, one["location"]["row"], one["annotations"]["title"]))
     sites = rule_sites(collect(baseline, [baseline]))

@@ -1,4 +1,4 @@
-"""Commands in a project: what `pdp.yaml` states needs no option, and an option wins."""
+"""Commands read default options from `pdp.yaml`. An option on the command line overrides the default."""
 
 import shutil
 from pathlib import Path
@@ -18,7 +18,7 @@ scenarios: [scenarios.yaml]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The payments example with a project file, and a folder in it to work in."""
+    """Create the payments example with a project file, and change to a subfolder."""
     folder = tmp_path / "payments"
     shutil.copytree(EXAMPLE, folder)
     (folder / "work").mkdir()
@@ -36,19 +36,19 @@ def codes(done: Done) -> tuple[int, list[str]]:
     return done.code, [reason["code"] for reason in done.json["reasons"]]
 
 
-def test_a_proposal_is_decided_without_options(project: Path) -> None:
+def test_decide_needs_no_options_in_a_project(project: Path) -> None:
     done = pdp("decide", "wire.json", "--json")
 
     assert (codes(done), done.err) == ((3, ["limits.exceeded"]), told(project))
 
 
-def test_an_option_wins(project: Path, tmp_path: Path) -> None:
+def test_command_line_option_overrides_project_file(project: Path, tmp_path: Path) -> None:
     session = session_file(tmp_path, claims={"limits": {"wire.auto_approved": 50_000}})
 
     assert codes(pdp("decide", "wire.json", "--json", "-s", session))[0] == 0
 
 
-def test_a_manifest_that_is_named_has_no_governance_but_the_one_that_is(project: Path) -> None:
+def test_manifest_option_ignores_governance_of_project(project: Path) -> None:
     alone = pdp("manifest", "lint", "../manifest.json", "--json")
     both = pdp("manifest", "lint", "../manifest.json", "-g", "../governance.yaml", "--json")
 
@@ -56,7 +56,7 @@ def test_a_manifest_that_is_named_has_no_governance_but_the_one_that_is(project:
     assert pdp("manifest", "lint", "--json").json == both.json
 
 
-def test_what_comes_to_a_bundle_or_policies_is_one_choice(project: Path) -> None:
+def test_bundle_option_replaces_policies_of_project(project: Path) -> None:
     written(project / "pdp.yaml", FILES + "policies: [no-policies]\nbundle: no-bundle.tar.gz\n")
 
     by_policies = pdp("decide", "wire.json")
@@ -66,7 +66,7 @@ def test_what_comes_to_a_bundle_or_policies_is_one_choice(project: Path) -> None
     assert "other.tar.gz: cannot be read" in by_bundle.err
 
 
-def test_scenarios_run_without_a_path(project: Path) -> None:
+def test_test_command_runs_scenarios_of_the_project(project: Path) -> None:
     written(project / "pdp.yaml", FILES.replace("scenarios.yaml", "first.scenarios.yaml"))
     written(
         project / "first.scenarios.yaml",
@@ -83,7 +83,9 @@ scenarios:
     assert (done.code, done.json["passed"], done.err) == (0, 1, told(project))
 
 
-def test_the_variable_names_another_or_none(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pdp_project_variable_selects_or_disables_the_project_file(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written(project / "other.yaml", FILES.replace("session.json", "gone.json"))
 
     monkeypatch.setenv("PDP_PROJECT", "../other.yaml")
@@ -94,20 +96,23 @@ def test_the_variable_names_another_or_none(project: Path, monkeypatch: pytest.M
     assert (other.code, other.err.splitlines()[1]) == (2, "error: ../gone.json: no such file")
     assert (none.code, none.err) == (
         2,
-        "error: no manifest given\n    hint: name it with --manifest, or as `manifest:` in pdp.yaml\n",
+        "error: no manifest given\n    hint: give it with --manifest, or as `manifest:` in pdp.yaml\n",
     )
 
 
-def test_one_that_others_can_write_is_refused_and_not_passed_over(project: Path) -> None:
+def test_project_file_writable_by_others_is_rejected(project: Path) -> None:
     (project / "pdp.yaml").chmod(0o666)
 
     done = pdp("decide", "wire.json", "-m", "../manifest.json", "-s", "../session.json")
 
-    refusal = f"{project / 'pdp.yaml'}: not used: others can write to {project / 'pdp.yaml'}"
-    assert (done.code, done.err) == (2, f"error: {refusal}\n    hint: mend that, or name the file in PDP_PROJECT\n")
+    refusal = f"{project / 'pdp.yaml'}: not trusted: other users can write to {project / 'pdp.yaml'}"
+    assert (done.code, done.err) == (
+        2,
+        f"error: {refusal}\n    hint: correct the owner or the permissions, or set PDP_PROJECT to the file\n",
+    )
 
 
-def test_its_faults_are_shown_with_their_places(project: Path) -> None:
+def test_faults_in_project_files_are_shown_with_locations(project: Path) -> None:
     written(project / "pdp.yaml", "manifst: manifest.json\n")
 
     done = pdp("test")
@@ -117,7 +122,7 @@ def test_its_faults_are_shown_with_their_places(project: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["test", "mutate"])
-def test_without_scenarios_a_command_says_where_to_name_them(
+def test_error_about_missing_scenarios_says_where_to_name_scenario_files(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -125,5 +130,5 @@ def test_without_scenarios_a_command_says_where_to_name_them(
     assert pdp(command) == (
         2,
         "",
-        "error: no scenarios given\n    hint: name it with PATH, or as `scenarios:` in pdp.yaml\n",
+        "error: no scenarios given\n    hint: give it with PATH, or as `scenarios:` in pdp.yaml\n",
     )

@@ -1,4 +1,4 @@
-"""The project file: what it states, where it is looked for, and when it is trusted."""
+"""How the project file is parsed and found in the folders above. The file is trusted only with safe permissions."""
 
 import grp
 import os
@@ -27,7 +27,7 @@ opa_url: http://127.0.0.1:8181
 """
 
 
-def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+def test_paths_in_project_file_are_relative_to_its_folder(tmp_path: Path) -> None:
     assert read_project(written(tmp_path / "pdp.yaml", WHOLE)) == Project(
         manifest=tmp_path / "manifest.yaml",
         governance=tmp_path / "../shared/governance.yaml",
@@ -49,7 +49,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("postgresql://app@db/agent", "postgresql://app@db/agent"),
     ],
 )
-def test_a_store_elsewhere_stays_as_it_is(tmp_path: Path, store: str, opened: str) -> None:
+def test_project_file_keeps_the_url_of_an_external_store(tmp_path: Path, store: str, opened: str) -> None:
     assert read_project(written(tmp_path / "pdp.yaml", f"store: {store}")).store == opened
 
 
@@ -69,7 +69,7 @@ def test_a_store_elsewhere_stays_as_it_is(tmp_path: Path, store: str, opened: st
         ("- manifest", ["1:1: the file must be a mapping, not a list"]),
     ],
 )
-def test_faults_have_their_places(tmp_path: Path, text: str, faults: list[str]) -> None:
+def test_faults_in_project_file_have_locations(tmp_path: Path, text: str, faults: list[str]) -> None:
     with pytest.raises(FileFaultsError) as caught:
         read_project(written(tmp_path / "pdp.yaml", text))
     assert [
@@ -78,12 +78,12 @@ def test_faults_have_their_places(tmp_path: Path, text: str, faults: list[str]) 
     ] == faults
 
 
-# Where it is looked for
+# Finding the file
 
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with a folder in it, below a home folder, each beside a project file of its own."""
+    """Create a home folder that contains a repository with a subfolder. Each of these folders has a project file."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     root = tmp_path / "home" / "desk"
     (root / "src" / "agent").mkdir(parents=True)
@@ -91,7 +91,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def test_the_nearest_one_is_taken_as_seen_from_the_folder(repository: Path) -> None:
+def test_nearest_project_file_in_the_parent_folders_is_found(repository: Path) -> None:
     written(repository / "pdp.yaml", "")
 
     found = [find_project(folder) for folder in (repository, repository / "src", repository / "src/agent")]
@@ -99,13 +99,13 @@ def test_the_nearest_one_is_taken_as_seen_from_the_folder(repository: Path) -> N
     assert found == [Path("pdp.yaml"), Path("../pdp.yaml"), Path("../../pdp.yaml")]
 
 
-def test_the_search_ends_with_the_repository(repository: Path) -> None:
+def test_project_file_above_the_repository_is_not_found(repository: Path) -> None:
     written(repository.parent / "pdp.yaml", "")
 
     assert find_project(repository / "src") is None
 
 
-def test_the_search_ends_with_the_home_folder(repository: Path) -> None:
+def test_project_file_above_the_home_folder_is_not_found(repository: Path) -> None:
     (repository / ".git").rmdir()
     written(repository.parent.parent / "pdp.yaml", "")
     assert find_project(repository / "src") is None
@@ -114,7 +114,7 @@ def test_the_search_ends_with_the_home_folder(repository: Path) -> None:
     assert find_project(repository / "src") == Path("../../pdp.yaml")
 
 
-def test_a_user_without_a_home_folder_has_projects(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_project_file_is_found_without_a_home_folder(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(_: object) -> None:
         raise KeyError
 
@@ -125,7 +125,7 @@ def test_a_user_without_a_home_folder_has_projects(repository: Path, monkeypatch
     assert find_project(repository / "src") == Path("../pdp.yaml")
 
 
-# When it is trusted
+# Trusting the file
 
 
 def linked(file: Path) -> None:
@@ -136,14 +136,14 @@ def linked(file: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "refusal"),
     [
-        (linked, "it is not a regular file"),
-        (lambda file: file.chmod(0o646), "others can write to {file}"),
-        (lambda file: file.parent.chmod(0o777), "others can write to {folder}"),
-        (lambda file: file.parent.chmod(0o1777), "others can write to {folder}"),
+        (linked, "the file is not a regular file"),
+        (lambda file: file.chmod(0o646), "other users can write to {file}"),
+        (lambda file: file.parent.chmod(0o777), "other users can write to {folder}"),
+        (lambda file: file.parent.chmod(0o1777), "other users can write to {folder}"),
     ],
     ids=["a link", "a file for all", "a folder for all", "a sticky folder"],
 )
-def test_one_that_others_may_have_written_is_refused(
+def test_project_file_writable_by_others_is_rejected(
     repository: Path, change: Callable[[Path], None], refusal: str
 ) -> None:
     file = written(repository / "pdp.yaml", "manifest: m.yaml")
@@ -152,14 +152,14 @@ def test_one_that_others_may_have_written_is_refused(
     with pytest.raises(UsageError) as caught:
         find_project(repository / "src")
 
-    assert caught.value.message == f"{file}: not used: {refusal.format(file=file, folder=repository)}"
+    assert caught.value.message == f"{file}: not trusted: {refusal.format(file=file, folder=repository)}"
 
 
-def test_one_of_another_user_is_refused(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_project_file_of_another_user_is_rejected(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(repository / "pdp.yaml", "")
     monkeypatch.setattr(os, "geteuid", lambda: repository.stat().st_uid + 1)
 
-    with pytest.raises(UsageError, match="it belongs to another user"):
+    with pytest.raises(UsageError, match="the file belongs to another user"):
         find_project(repository)
 
 
@@ -167,10 +167,10 @@ def test_one_of_another_user_is_refused(repository: Path, monkeypatch: pytest.Mo
     ("name", "members", "trusted"),
     [("ann", [], True), ("ann", ["ann"], True), ("ann", ["eve"], False), ("staff", [], False)],
 )
-def test_a_group_of_the_users_own_may_write(
+def test_project_file_may_be_writable_by_a_private_group(
     repository: Path, monkeypatch: pytest.MonkeyPatch, name: str, members: list[str], *, trusted: bool
 ) -> None:
-    """Many systems give each user such a group, and a umask that lets it write."""
+    """On many systems, each user has a private group. Write access of this group is no risk."""
     file = written(repository / "pdp.yaml", "")
     file.chmod(0o664)
     group = file.stat().st_gid
@@ -180,5 +180,5 @@ def test_a_group_of_the_users_own_may_write(
     if trusted:
         assert find_project(repository) == Path("pdp.yaml")
     else:
-        with pytest.raises(UsageError, match="others can write to"):
+        with pytest.raises(UsageError, match="other users can write to"):
             find_project(repository)

@@ -1,4 +1,4 @@
-"""An enforcement point from a project file, or from files: what it opens, decides by and closes."""
+"""`Pep.from_project` and `Pep.from_files` open the configured resources, use them for decisions, and close them."""
 
 import shutil
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def sent(**arguments: Any) -> str:
 
 
 def verdicts(pep: Pep) -> list[str]:
-    """What two wires come to: one of a payee who is not screened, which the example's own concern denies."""
+    """Return the reason codes of two wires. A custom concern denies the second wire, whose payee was not screened."""
     evaluations = [pep.decide(wire(amount=20000), SESSION), pep.decide(wire(amount=20000), NOT_SCREENED)]
     return [",".join(sorted(evaluation.codes)) for evaluation in evaluations]
 
@@ -47,14 +47,14 @@ OWN = [BASELINE[0], "sanctions.not_clear"]
 
 
 @pytest.mark.parametrize(("text", "decided"), [("", BASELINE), (f"bundle: {BUNDLE}\n", OWN)])
-def test_it_decides_by_the_baseline_or_by_the_bundle(folder: Path, text: str, decided: list[str]) -> None:
+def test_project_decides_with_baseline_or_configured_bundle(folder: Path, text: str, decided: list[str]) -> None:
     with Pep.from_project(project(folder, text)) as pep:
         assert verdicts(pep) == decided
 
 
 @pytest.mark.opa
 @pytest.mark.usefixtures("opa")
-def test_its_policies_are_compiled_where_it_has_no_bundle(folder: Path) -> None:
+def test_policies_are_compiled_unless_a_bundle_is_configured(folder: Path) -> None:
     with Pep.from_project(project(folder, "policies: [policies]\n")) as pep:
         assert verdicts(pep) == OWN
     with Pep.from_project(project(folder, f"policies: [no-folder]\nbundle: {baseline_bundle_path()}\n")) as pep:
@@ -68,21 +68,21 @@ def test_its_policies_are_compiled_where_it_has_no_bundle(folder: Path) -> None:
 @pytest.mark.opa
 @pytest.mark.process
 @pytest.mark.usefixtures("opa")
-def test_a_sidecar_without_a_url_is_started_and_ended_with_it(folder: Path) -> None:
+def test_project_starts_and_stops_opa_if_no_url_is_configured(folder: Path) -> None:
     with Pep.from_project(project(folder, f"engine: sidecar\nbundle: {BUNDLE}\n")) as pep:
         assert (pep.engine.name, verdicts(pep)) == ("sidecar", OWN)
 
     assert pep.decide(wire(), SESSION).codes == ("engine.unavailable",)
 
 
-def test_a_sidecar_that_runs_decides_by_what_it_has(folder: Path) -> None:
-    """Nothing listens there: it was asked."""
+def test_project_with_an_opa_url_sends_requests_to_the_opa_at_that_url(folder: Path) -> None:
+    """No process listens at the configured URL, so the error shows that the engine sent its request to the URL."""
     text = "engine: sidecar\nopa_url: http://127.0.0.1:9\nbundle: none.tar.gz\npolicies: [none]\ndata: [none.yaml]\n"
     with Pep.from_project(project(folder, text)) as pep:
         assert pep.decide(wire(), SESSION).codes == ("engine.unavailable",)
 
 
-def test_an_engine_that_is_given_decides_and_stays_open(folder: Path) -> None:
+def test_engine_passed_by_the_caller_is_used_and_not_closed(folder: Path) -> None:
     manifest = Pep.from_project(project(folder)).manifest
     with EmbeddedEngine(read_bundle(BUNDLE), manifests={manifest.digest: manifest.document}) as engine:
         Pep.from_project(project(folder, "policies: [policies]\n"), engine=engine).close()
@@ -91,7 +91,7 @@ def test_an_engine_that_is_given_decides_and_stays_open(folder: Path) -> None:
             assert verdicts(pep) == OWN
 
 
-def test_approvals_are_in_its_store_where_another_process_finds_them(folder: Path) -> None:
+def test_enforcement_points_of_projects_with_one_store_share_approvals(folder: Path) -> None:
     file = project(folder, "store: sqlite:///agent.db\n")
     with Pep.from_project(file, tools={"initiate_wire": sent}) as pep:
         waiting = pep.call(wire(), SESSION).approval
@@ -106,14 +106,14 @@ def test_approvals_are_in_its_store_where_another_process_finds_them(folder: Pat
         assert (other.call(wire(), SESSION).result, other.call(wire(), SESSION).executed) == ("sent", False)
 
 
-def test_what_is_given_is_not_taken_from_the_store(folder: Path) -> None:
+def test_arguments_of_from_project_override_the_configured_store(folder: Path) -> None:
     audit, approvals = MemoryAudit(), Approvals()
 
     with Pep.from_project(project(folder, "store: sqlite:///agent.db\n"), audit=audit, approvals=approvals) as pep:
         assert (pep.audit, pep.approvals) == (audit, approvals)
 
 
-def test_what_it_opened_is_closed_with_it_and_not_with_what_came_of_it(folder: Path) -> None:
+def test_enforcement_point_closes_only_resources_that_it_opened(folder: Path) -> None:
     pep = Pep.from_project(project(folder))
 
     pep.with_changes(audit=MemoryAudit()).close()
@@ -124,31 +124,31 @@ def test_what_it_opened_is_closed_with_it_and_not_with_what_came_of_it(folder: P
 
 
 OTHERS = (
-    "an engine that runs already decides by its own bundle and data "
-    "(leave bundle, policies and data out, or let an engine be opened for them)"
+    "a running engine decides with its own bundle and data "
+    "(remove bundle, policies and data, or remove the engine or its URL)"
 )
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"engine": "wasm"}, "no engine is called 'wasm' (name embedded or sidecar, or give an open one)"),
+        ({"engine": "wasm"}, "unknown engine 'wasm' (use embedded or sidecar, or pass an Engine)"),
         (
             {"opa_url": "http://127.0.0.1:9"},
-            "the URL of an OPA is not for the embedded engine (choose the engine sidecar, or leave the URL out)",
+            "the embedded engine does not use the URL of an OPA (set the engine to sidecar, or remove the URL)",
         ),
         ({"engine": "sidecar", "opa_url": "http://127.0.0.1:9", "data": {"settings": {}}}, OTHERS),
         (
             {"policies": ["policies"], "bundle": "b.tar.gz"},
             (
-                "bundle and policies exclude each other: a bundle holds its policies "
+                "bundle and policies cannot be used together: a bundle contains its policies "
                 "(build them into the bundle: pdp bundle build --policies DIR -o FILE)"
             ),
         ),
         ({"data": ["gone.yaml"]}, "gone.yaml: no such file (check the path)"),
     ],
 )  # fmt: skip
-def test_arguments_that_cannot_be_used(folder: Path, options: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_rejected(folder: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         Pep.from_files(folder / "manifest.json", **options)
     assert str(caught.value) == message
@@ -157,15 +157,17 @@ def test_arguments_that_cannot_be_used(folder: Path, options: dict[str, Any], me
 @pytest.mark.parametrize(
     ("text", "open_it", "message"),
     [
-        ("governance: g.yaml\n", Pep.from_project, "{file}: states no manifest (add `manifest: FILE`)"),
+        ("governance: g.yaml\n", Pep.from_project, "{file}: names no manifest (add `manifest: FILE`)"),
         (
             FILES,
             lambda file: Pep.from_project(file, engine="sidecar", watch=True),
-            "what is watched has the embedded engine, and no registry (leave watch out)",
+            "`watch` works only with the embedded engine and without a registry (leave `watch` out)",
         ),
     ],
 )
-def test_projects_that_cannot_be_used(folder: Path, text: str, open_it: Callable[[Path], Pep], message: str) -> None:
+def test_from_project_rejects_invalid_project_files(
+    folder: Path, text: str, open_it: Callable[[Path], Pep], message: str
+) -> None:
     file = written(folder / "pdp.yaml", text)
 
     with pytest.raises(UsageError) as caught:
@@ -174,7 +176,7 @@ def test_projects_that_cannot_be_used(folder: Path, text: str, open_it: Callable
     assert str(caught.value) == message.format(file=file)
 
 
-def test_the_command_line_opens_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_opens_the_engine_of_the_project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     project(folder, f"bundle: {BUNDLE}\n")
     session = written(folder / "not-screened.json", NOT_SCREENED)
@@ -185,6 +187,6 @@ def test_the_command_line_opens_the_same(folder: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "sqlite+pysqlite"])
-def test_a_database_file_of_a_project_is_made(folder: Path, scheme: str) -> None:
+def test_missing_database_file_is_created(folder: Path, scheme: str) -> None:
     with Pep.from_project(project(folder, f"store: {scheme}:///new.db\n")):
         assert (folder / "new.db").exists()

@@ -1,4 +1,4 @@
-"""A project that is watched: sound changes decide at once and as a whole, faulty ones leave what was."""
+"""A watched project reloads its files. Valid changes take effect together, and a faulty file changes nothing."""
 
 import threading
 from collections.abc import Iterator
@@ -41,14 +41,14 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def pep(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pep]:
-    """Watched, and looked at when a test says so."""
+    """Open an enforcement point that checks its files for changes only when the test calls `refresh`."""
     monkeypatch.setattr(watching, "EVERY", 3600)
     with Pep.from_project(folder / "pdp.yaml", watch=True) as pep:
         yield pep
 
 
 def refreshed(pep: Pep) -> str | None:
-    """What is wrong with the files as they are, after a look at them."""
+    """Reload changed files, and return the error of the reload, or None."""
     assert pep.watch is not None
     error = pep.watch.refresh()
     assert error is pep.watch.error
@@ -62,14 +62,14 @@ def codes(pep: Pep) -> set[str]:
 ALLOWED = {"effects.gate_satisfied", "risk.acceptable"}
 
 
-def test_what_changes_decides(pep: Pep, folder: Path) -> None:
+def test_changed_manifest_file_applies_after_a_reload(pep: Pep, folder: Path) -> None:
     before = codes(pep)
     written(folder / "g.yaml", governance("notes.admin"))
 
     assert (before, refreshed(pep), codes(pep)) == (ALLOWED, None, {"scopes.missing"})
 
 
-def test_manifest_and_governance_change_together(pep: Pep, folder: Path) -> None:
+def test_manifest_and_governance_file_that_change_together_apply_at_once(pep: Pep, folder: Path) -> None:
     written(folder / "m.yaml", MANIFEST.format(version=2))
     written(folder / "g.yaml", governance("notes.admin"))
 
@@ -77,14 +77,14 @@ def test_manifest_and_governance_change_together(pep: Pep, folder: Path) -> None
     assert (pep.manifest.version, codes(pep)) == ("2026.01.2", {"scopes.missing"})
 
 
-def test_a_file_that_the_project_names_from_now_on_counts(pep: Pep, folder: Path) -> None:
+def test_file_newly_named_in_the_project_file_is_loaded_at_reload(pep: Pep, folder: Path) -> None:
     written(folder / "other.yaml", governance("notes.admin"))
     written(folder / "pdp.yaml", "manifest: m.yaml\ngovernance: other.yaml\n")
 
     assert (refreshed(pep), codes(pep)) == (None, {"scopes.missing"})
 
 
-def test_the_engine_stays_the_one_of_the_start(pep: Pep, folder: Path) -> None:
+def test_project_reload_does_not_change_the_type_of_the_engine(pep: Pep, folder: Path) -> None:
     written(folder / "pdp.yaml", "manifest: m.yaml\ngovernance: g.yaml\nengine: sidecar\nopa_url: http://127.0.0.1:1\n")
 
     assert (refreshed(pep), type(pep.engine).__name__, codes(pep)) == (None, "EmbeddedEngine", ALLOWED)
@@ -99,7 +99,7 @@ def test_the_engine_stays_the_one_of_the_start(pep: Pep, folder: Path) -> None:
         ("g.yaml", None, "no such file"),
     ],
 )
-def test_a_faulty_set_leaves_what_was_and_says_so(
+def test_reload_reports_faulty_files_and_does_not_use_them(
     pep: Pep, folder: Path, caplog: pytest.LogCaptureFixture, file: str, text: str | None, fault: str
 ) -> None:
     sound = (folder / file).read_text()
@@ -112,13 +112,13 @@ def test_a_faulty_set_leaves_what_was_and_says_so(
     assert fault in str(errors[0])
     assert (pep.manifest.version, pep.engine, codes(pep)) == ("2026.01.1", engine, ALLOWED)
     assert len(caplog.messages) == 1
-    assert "the files as they were stay in force" in caplog.text
+    assert "the changed files are not used" in caplog.text
 
     written(folder / file, sound)
     assert refreshed(pep) is None
 
 
-def test_a_tool_with_a_function_cannot_go(pep: Pep, folder: Path) -> None:
+def test_reload_rejects_a_manifest_without_a_tool_that_has_a_function(pep: Pep, folder: Path) -> None:
     pep.tool(read_note)
     written(folder / "m.yaml", MANIFEST.format(version=2).replace("read_note", "read_page"))
     written(folder / "g.yaml", governance("notes.read").replace("read_note", "read_page"))
@@ -130,7 +130,7 @@ def read_note(id: str) -> str:  # noqa: A002 - the schema's name
     return id
 
 
-def test_functions_stay_and_those_of_later_are_added(pep: Pep, folder: Path) -> None:
+def test_guarded_function_uses_the_reloaded_manifest(pep: Pep, folder: Path) -> None:
     before = pep.tool(read_note)
     written(folder / "m.yaml", MANIFEST.format(version=2))
 
@@ -139,7 +139,7 @@ def test_functions_stay_and_those_of_later_are_added(pep: Pep, folder: Path) -> 
         assert before("n-1") == "n-1"
 
 
-def test_what_is_being_written_is_taken_by_the_next_look(
+def test_file_that_changes_during_a_project_check_is_read_at_the_next_check(
     pep: Pep, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     written(folder / "m.yaml", MANIFEST.format(version=2))
@@ -158,7 +158,7 @@ def test_what_is_being_written_is_taken_by_the_next_look(
     assert (pep.manifest.version, codes(pep), caplog.messages) == ("2026.01.2", {"scopes.missing"}, [])
 
 
-def test_a_call_that_is_running_ends_with_what_it_began_with(pep: Pep, folder: Path) -> None:
+def test_running_call_keeps_the_manifest_from_its_start(pep: Pep, folder: Path) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def read(id: str) -> str:  # noqa: A002 - the schema's name
@@ -182,7 +182,7 @@ def test_a_call_that_is_running_ends_with_what_it_began_with(pep: Pep, folder: P
     assert (results[0].result, results[0].trace.manifest_version) == ("n-1", "2026.01.1")
 
 
-def test_it_looks_by_itself_until_it_is_closed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_project_files_are_checked_periodically_until_close(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "EVERY", 0.01)
     with Pep.from_project(folder / "pdp.yaml", watch=True) as pep:
         written(folder / "m.yaml", MANIFEST.format(version=2))
@@ -196,7 +196,7 @@ def test_it_looks_by_itself_until_it_is_closed(folder: Path, monkeypatch: pytest
 
 @pytest.mark.opa
 @pytest.mark.usefixtures("opa")
-def test_policies_are_compiled_anew(pep: Pep, folder: Path) -> None:
+def test_changed_policies_are_compiled_at_reload(pep: Pep, folder: Path) -> None:
     rego = Path(__file__).parents[2] / "examples/payments/policies"
     written(folder / "pdp.yaml", f"manifest: m.yaml\ngovernance: g.yaml\npolicies: [{rego}]\n")
     compiled = refreshed(pep), codes(pep)

@@ -1,17 +1,17 @@
-"""One module for each command, or group of commands, imported when it is run (`pdp.cli.app`).
+"""One module for each command or group of commands, imported when it runs (`pdp.cli.app`).
 
-decide     one proposal, one verdict
-explain    why a proposal is decided as it is
-demo       the payments story
-init       a new project
-test       scenarios, and what they reach
-check      how concerns are written; what cannot work in a project
-mutate     what no scenario would notice
-manifest   a folder: lint, export, diff and import of manifests; scan
+decide     decide one proposal
+explain    explain the decision on a proposal
+demo       the payments example
+init       create a project
+test       run scenarios and measure coverage
+check      check how concerns are written; `pdp doctor` finds faults of a project
+mutate     find changes that no scenario detects
+manifest   a folder: lint, export, compare and import manifests; scan for tools
 bundle     build, sign, publish and compare bundles
-release    whether a bundle may go out
-opa        the OPA program, and the Rego that it is given
-stores     a folder: approvals, idempotency keys, the database's tables
+release    check whether a bundle may be released
+opa        find, install and query OPA
+stores     a folder: approvals, idempotency keys, budgets, tables, tokens
 audit      show, verify and rotate an audit stream
 guard      a folder: the decision service, hooks, the gateway
 """

@@ -1,4 +1,4 @@
-"""`pdp audit`: show a stream of audit events, check it, and have it rotated."""
+"""`pdp audit`: shows, verifies and rotates streams of audit events."""
 
 import json
 from collections.abc import Iterator
@@ -15,27 +15,27 @@ from pdp.cli import Exit
 from pdp.cli.commands.stores.stores import URL_VARIABLE, stores_named
 from pdp.cli.files import key_of_environment
 from pdp.cli.options import AsJson, command_app, file_argument, file_option
-from pdp.cli.output import print_answer, tell
+from pdp.cli.output import print_answer, print_line
 from pdp.errors import AuditError, UsageError
 from pdp.json import parse_json
 from pdp.workbench.shown_file import printable
 
-app = command_app("Streams of audit events: show them, check them, and have them rotated.")
+app = command_app("Show, verify and rotate streams of audit events.")
 
-_UNKEYED: Final = "the chain is not keyed: whoever can write the stream could have written all of it anew"
-_NO_HEAD: Final = "without --head, it does not show whether events were cut off at the end"
-_NO_KEY: Final = "PDP_AUDIT_KEY is not set: a keyed stream cannot be checked without its key"
-_UNFINISHED: Final = "check that this is a stream; without the unfinished line, the events before it can be read"
+_UNKEYED: Final = "the stream has no key, so anyone with write access could have replaced the whole stream"
+_NO_HEAD: Final = "without --head, missing events at the end are not detected"
+_NO_KEY: Final = "PDP_AUDIT_KEY is not set: streams with a key cannot be verified without a key"
+_UNFINISHED: Final = "check that this is an audit stream; to read the earlier events, remove the last line"
 _PAGE: Final = 1000
-_LATER: Final = "it begins with a rotation: the files before were not checked"
+_LATER: Final = "the stream begins with a rotation: earlier files were not verified"
 
 
 Streams = Annotated[
     list[str] | None,
     file_argument(
         "[FILE...]",
-        help="The stream: its rotated files in order, then it; or its database's URL, which may "
-        f"stand in {URL_VARIABLE} instead, or in the project.",
+        help="The stream's files, oldest first, or its database's URL. Default: the URL in the variable "
+        f"{URL_VARIABLE}, else the project's store.",
     ),
 ]
 
@@ -43,26 +43,28 @@ Streams = Annotated[
 @app.command("show")
 def show(
     streams: Streams = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print each event as JSON, one on a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each event as JSON, one per line.")] = False,
 ) -> None:
-    """Show events, one on a line, for `grep`. What was changed shows in `audit verify`.
+    """Print audit events, one per line. To check that no event was changed, use `pdp audit verify`.
 
     Exit code: 0 shown, 2 bad usage or file, 1 a line is not an event.
     """
     for line in _lines(streams):
         event = _read(line)
-        tell(json.dumps(event) if as_json else printable(_shown(event)))
+        print_line(json.dumps(event) if as_json else printable(_shown(event)))
 
 
 @app.command("verify")
 def verify(
     streams: Streams = None,
-    head: Annotated[Path | None, file_option("--head", help="The head that the stream has elsewhere.")] = None,
+    head: Annotated[
+        Path | None, file_option("--head", help="The file with the stream's head, which is kept in another place.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check that no event of a stream was changed, left out, put in or moved. PDP_AUDIT_KEY holds its key.
+    """Check that no event of a stream was changed, removed, inserted or moved. The key is read from PDP_AUDIT_KEY.
 
-    Exit code: 0 intact, 1 not, 2 bad usage or file.
+    Exit code: 0 intact, 1 not intact, 2 bad usage or file.
     """
     stream = Path(streams[-1] if streams else "database://stream")
     try:
@@ -82,7 +84,7 @@ def verify(
     except AuditError as error:
         fault = error.message
     if named is not None and not (fault or reached) and (last or named[0] >= 0):
-        fault = f"it does not reach its head, event {named[0]}"
+        fault = f"event {named[0]}, which the head names, is missing"
     keyed = last.get("hash", "").startswith("hmac-")
     notes = [] if keyed or not last else [_UNKEYED]
     notes += [_NO_KEY] if fault and key is None else []
@@ -97,18 +99,18 @@ def verify(
 
 @app.command("rotate")
 def rotate(
-    file: Annotated[Path, file_argument("FILE", help="The stream.")],
+    file: Annotated[Path, file_argument("FILE", help="The stream's current file.")],
     as_json: AsJson = False,
 ) -> None:
-    """Ask whoever appends to a stream to begin a new file; it does so before its next event, and the chain goes on.
+    """Request that a stream begins a new file with its next event. The hash chain continues in the new file.
 
-    Exit code: 0 asked, 2 bad usage or file.
+    Exit code: 0 requested, 2 bad usage or file.
     """
     try:
         name = request_rotation(file)
     except AuditError as error:
         raise UsageError(error.message, hint=error.hint) from error
-    line = f"{file}: the next event begins a new file, and this one stays as {name}"
+    line = f"{file}: the next event begins a new file, and this file is kept as {name}"
     print_answer({"file": str(file), "rotated": str(name)}, [line], as_json=as_json)
 
 
@@ -127,7 +129,7 @@ def _shown(event: dict[str, Any]) -> str:
         "": (verdict, event.get("rejection"), *(event.get("codes") or ()), event.get("reason")),
         "settled as": (event.get("status") if event["type"].endswith(".settled") else None,),
         "outcome": (event.get("outcome"), event.get("error_code"), "a replay" if event.get("replayed") else None),
-        "tool": (event.get("tool_name") or event.get("tool"),),  # older streams have `tool`
+        "tool": (event.get("tool_name") or event.get("tool"),),  # events of older streams have the field `tool` instead
         "by": (event.get("subject"),), "run": (event.get("run_id"),),
         "tainted by": (event.get("flow") or {}).get("untrusted") or (),
         "approval": (event.get("approval_id"),), "key": (event.get("idempotency_key"),),
@@ -146,9 +148,9 @@ def _stored_lines(url: str | None) -> Iterator[bytes]:
         while rows := log.lines(after, _PAGE):
             for row in rows:
                 yield row.line.encode()
-                if row != row.of(json.loads(row.line), row.line):  # whoever reads on has found the line sound
+                if row != row.of(json.loads(row.line), row.line):  # the caller has already checked the line
                     raise AuditError(
-                        f"event {row.seq}: its columns seq, type and approval_id are not those of its line"
+                        f"event {row.seq}: the columns seq, type and approval_id differ from the event's line"
                     )
             after = rows[-1].seq
 
@@ -163,10 +165,8 @@ def _lines(streams: list[str] | None) -> Iterator[bytes]:
                 while line := lines.readline(LINE_BYTES):
                     if not line.endswith(b"\n"):
                         raise AuditError(
-                            f"{file} ends in an unfinished line, which whoever appends next cuts", hint=_UNFINISHED
+                            f"{file}: the last line is incomplete; the next writer removes it", hint=_UNFINISHED
                         )
                     yield line
         except OSError as error:
-            raise UsageError(
-                f"{file}: {error.strerror}", hint="name the files of a stream, the oldest first"
-            ) from error
+            raise UsageError(f"{file}: {error.strerror}", hint="give the files of a stream, oldest first") from error

@@ -1,4 +1,4 @@
-"""`pdp bundle`: build, inspect, compare, sign, publish and roll back the bundles that engines decide by."""
+"""`pdp bundle`: builds, inspects, compares, signs, publishes and rolls back bundles."""
 
 import os
 from contextlib import closing
@@ -11,7 +11,7 @@ import typer
 from pdp.audit.chain import AuditLog
 from pdp.cli import Exit
 from pdp.cli.display import progress
-from pdp.cli.files import effective_manifests, needed, open_audit, project_with
+from pdp.cli.files import effective_manifests, open_audit, project_with, required
 from pdp.cli.options import (
     AsJson,
     By,
@@ -26,7 +26,7 @@ from pdp.cli.options import (
     file_option,
     user_name,
 )
-from pdp.cli.output import print_answer, tell
+from pdp.cli.output import print_answer, print_line
 from pdp.engine.bundle.file import Bundle, read_bundle, read_packed
 from pdp.engine.bundle.signature import ALGORITHM, KEYS_VARIABLE, VerificationKey, load_public_keys, public_keys
 from pdp.errors import UsageError
@@ -50,41 +50,41 @@ from pdp.workbench.diff.known import read_log
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
-app = command_app("Build, inspect, compare, sign and publish the bundles that engines decide by.")
+app = command_app("Build, inspect, compare, sign and publish the bundles that engines decide with.")
 
 BundleFile = Annotated[Path, file_argument("FILE", help="The bundle file.")]
 PublicKeys = Annotated[
     list[Path] | None,
     file_option(
         "--public-key",
-        help="A public key, PEM; else those in PDP_VERIFICATION_KEYS. May be repeated: one of them must have signed.",
+        help="A public key file, PEM. Default: the keys in PDP_VERIFICATION_KEYS. May be repeated: one must sign.",
     ),
 ]
 PrivateKey = Annotated[
-    Path | None, file_option("--private-key", help="The private key, PEM; else the one in PDP_SIGNING_KEY.")
+    Path | None, file_option("--private-key", help="The private key file, PEM. Default: the key in PDP_SIGNING_KEY.")
 ]
 
 
 @app.command()
 def build(
     output: Annotated[
-        Path | None, file_option("--output", "-o", help="The bundle file to write; the project's if absent.")
+        Path | None, file_option("--output", "-o", help="The bundle file to write. Default: the project's.")
     ] = None,
     policies: Policies = None,
     data: Data = None,
     manifest: Manifests = None,
     governance: Governances = None,
     release: Annotated[
-        int, typer.Option(min=1, metavar="NUMBER", help="The release number; engines refuse to go back.")
+        int, typer.Option(min=1, metavar="NUMBER", help="The release number. Engines reject a number below the last.")
     ] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Build a bundle: policies, data and effective manifests in one file for both engines. Needs OPA.
+    """Build a bundle: one file with policies, data and effective manifests, for all engines. Needs OPA.
 
     Exit code: 0 built, 2 bad usage or file, 1 anything else.
     """
     project = project_with(policies=policies, data=data)
-    output = needed(output or project.bundle, "bundle", "--output")
+    output = required(output or project.bundle, "bundle", "--output")
     effective = effective_manifests(manifest or [], governance or [], project)
     packed = compile_bundle(
         policies=[baseline_policies_path(), *project.policies],
@@ -112,30 +112,30 @@ def build(
 
 @app.command()
 def inspect(file: BundleFile, public_key: PublicKeys = None, as_json: AsJson = False) -> None:
-    """Show what is in a bundle: concerns, manifests and tools, data, signature, size.
+    """Show a bundle's content: concerns, manifests and tools, data, signature, size.
 
-    Exit code: 0 shown, 2 bad usage or file, or not signed by one of the keys.
+    Exit code: 0 shown, 2 bad usage or file, or the bundle is not signed by one of the keys.
     """
     inspection = inspect_bundle(read_bundle(file, keys=given_keys(public_key)))
-    # A bundle may be a stranger's: what is in it is shown, never obeyed.
+    # A bundle may come from an untrusted source, so its texts are escaped.
     print_answer({"file": str(file), **inspection}, inspection_lines(str(file), inspection), as_json=as_json)
 
 
 @app.command()
 def keygen(
-    output: Annotated[Path, file_option("--output", "-o", help="The private key; its public half goes to FILE.pub.")],
+    output: Annotated[Path, file_option("--output", "-o", help="The private key; the public key goes to FILE.pub.")],
     as_json: AsJson = False,
 ) -> None:
-    """Make a pair of keys to sign bundles with. Nothing is overwritten.
+    """Create a key pair for signing bundles. Never overwrites a file.
 
-    Exit code: 0 made, 2 bad usage, or a file that is there already.
+    Exit code: 0 created, 2 bad usage, or a file exists already.
     """
     public = generate_key(output)
     answer = {
         "private": str(output), "public": f"{output}{PUBLIC_SUFFIX}", "key_id": public.id, "algorithm": ALGORITHM,
     }  # fmt: skip
     lines = [
-        f"{output}: the private key, for those who release; nobody else may read it",
+        f"{output}: the private key; keep it secret",
         f"{output}{PUBLIC_SUFFIX}: the public key, for engines and for OPA",
         f"  key id     {public.id}",
         f"  algorithm  {ALGORITHM}",
@@ -146,19 +146,19 @@ def keygen(
 @app.command()
 def sign(
     file: BundleFile,
-    output: Annotated[Path | None, file_option("--output", "-o", help="The signed bundle; in place if absent.")] = None,
+    output: Annotated[Path | None, file_option("--output", "-o", help="The signed bundle. Default: FILE.")] = None,
     private_key: PrivateKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Sign a bundle in OPA's format; `opa run --verification-key` accepts it.
+    """Sign a bundle in OPA's format, which `opa run --verification-key` accepts.
 
     Exit code: 0 signed, 2 bad usage, file or key.
     """
     private = given_signing_key(private_key)
     if private is None:
-        hint = f"name one with --private-key, or give it in the variable {SIGNING_VARIABLE}"
+        hint = f"give its PEM file with --private-key, or its text in the variable {SIGNING_VARIABLE}"
         raise UsageError("no private key to sign with", hint=hint)
-    read_bundle(file)  # whose faults name the file
+    read_bundle(file)  # error messages show this name
     signed = sign_bundle(read_packed(file), private)
     write_bundle(output or file, signed)
     _show_signed(read_bundle(signed, keys=[private.public]), output or file, as_json=as_json)
@@ -166,12 +166,12 @@ def sign(
 
 @app.command()
 def verify(file: BundleFile, public_key: PublicKeys = None, as_json: AsJson = False) -> None:
-    """Verify a bundle as engines do. Exit code: 0 good, 2 unsigned, wrongly signed, changed or no bundle."""
+    """Verify a bundle's signature and content. Exit code: 0 valid, 2 unsigned, wrongly signed, changed or no bundle."""
     _show_signed(read_bundle(file, keys=needed_keys(public_key)), file, as_json=as_json)
 
 
 def given_signing_key(path: Path | None) -> SigningKey | None:
-    """Return the private key in a file, or in PDP_SIGNING_KEY when no file is named; None when there is neither."""
+    """Return the private key in the file `path`, or without a path in PDP_SIGNING_KEY; None without a key."""
     if path is not None:
         return load_signing_key(path)
     text = os.environ.get(SIGNING_VARIABLE)
@@ -179,7 +179,7 @@ def given_signing_key(path: Path | None) -> SigningKey | None:
 
 
 def given_keys(files: list[Path] | None) -> tuple[VerificationKey, ...] | None:
-    """Return the public keys in files, or in PDP_VERIFICATION_KEYS when none is named; None when there is neither."""
+    """Return the public keys in `files`, or without files in PDP_VERIFICATION_KEYS; None without keys."""
     if files:
         return load_public_keys(files)
     text = os.environ.get(KEYS_VARIABLE)
@@ -187,10 +187,10 @@ def given_keys(files: list[Path] | None) -> tuple[VerificationKey, ...] | None:
 
 
 def needed_keys(files: list[Path] | None) -> tuple[VerificationKey, ...]:
-    """Return the public keys as `given_keys` does; that there are none is a UsageError as well."""
+    """Return the public keys of `given_keys`. Raises `UsageError` if there are no keys."""
     keys = given_keys(files)
     if keys is None:
-        hint = f"name one with --public-key, or give it in the variable {KEYS_VARIABLE}"
+        hint = f"give its PEM file with --public-key, or its text in the variable {KEYS_VARIABLE}"
         raise UsageError("no public key to verify with", hint=hint)
     return keys
 
@@ -208,28 +208,30 @@ def _show_signed(bundle: Bundle, file: Path, *, as_json: bool) -> None:
 
 @app.command()
 def diff(
-    old: Annotated[Path, file_argument("OLD", help="The bundle as it was.")],
-    new: Annotated[Path, file_argument("NEW", help="The bundle as it is.")],
+    old: Annotated[Path, file_argument("OLD", help="The old bundle.")],
+    new: Annotated[Path, file_argument("NEW", help="The new bundle.")],
     scenarios: Scenarios = None,
-    log: Annotated[
-        list[Path] | None, file_option(help="Recorded requests to decide by both, JSON lines. May be repeated.")
-    ] = None,
+    log: Annotated[list[Path] | None, file_option(help="Recorded requests, JSON Lines. May be repeated.")] = None,
     generate: Annotated[
-        int, typer.Option(min=0, max=1_000_000, metavar="NUMBER", help="How many calls to generate at most; 0: none.")
+        int,
+        typer.Option(
+            min=0, max=1_000_000, metavar="NUMBER", help="The maximum number of calls to generate; 0 for none."
+        ),
     ] = 50_000,
     fail_on: Annotated[
-        Literal["loosening", "any"] | None, typer.Option(help="Exit 1 when something admits more, or differs at all.")
+        Literal["loosening", "any"] | None,
+        typer.Option(help="Exit 1 if a decision is looser, or if any decision differs."),
     ] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
     engine_timeout: EngineTimeout = ENGINE_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a new bundle changes: in structure, on known calls, and on calls that nobody wrote down.
+    """Compare two bundles: their structure, and their decisions on known and on generated calls.
 
-    Exit code: 0, or 1 when --fail-on applies, 2 bad usage or file, or a late engine.
+    Exit code: 0 compared, 1 there is a difference that --fail-on names, 2 bad usage or file, or an engine timed out.
     """
     if as_json and as_markdown:
-        raise UsageError("--json and --markdown exclude each other", hint="name one of them")
+        raise UsageError("--json and --markdown cannot be used together", hint="use one of them")
     suites = load_suites(find_suites(scenarios or project_with().scenarios), engine_timeout)
     logs = [read_log(file) for file in log or []]
     with progress(quiet=as_json or as_markdown) as bar:
@@ -239,54 +241,54 @@ def diff(
         )
     if fail_on is not None and not difference.decided:
         raise UsageError(
-            f"--fail-on {fail_on} says nothing: no call was decided by the two bundles",
-            hint="name scenarios or a log that hold calls (--scenarios, --log), or let calls be generated (--generate)",
+            f"--fail-on {fail_on} has no effect: no calls were compared",
+            hint="give calls with --scenarios or --log, or generate them with --generate",
         )
     if as_markdown:
-        tell(reports.markdown(difference).rstrip("\n"))
+        print_line(reports.markdown(difference).rstrip("\n"))
     else:
         print_answer(difference.as_json(), reports.text_lines(difference), as_json=as_json)
     raise typer.Exit(Exit.FAILED if difference.fails(fail_on) else Exit.OK)
 
 
 AUDIT_SUFFIX = ".audit.jsonl"
-"""Added to a repository's name for its audit stream, which lies beside it: not in it, where it would be served."""
+"""Suffix of a repository's audit stream. The file is beside the repository, because files in it may be served."""
 
 Repository = Annotated[Path, file_argument("REPOSITORY", help="The repository's folder.")]
-ChannelName = Annotated[str, typer.Option("--channel", metavar="NAME", help="Who gets it, such as stable or canary.")]
+ChannelName = Annotated[str, typer.Option("--channel", metavar="NAME", help="The channel, such as stable or canary.")]
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, for the history.")]
 RepositoryAudit = Annotated[
-    Path | None, file_option("--audit", help="The audit stream; REPOSITORY.audit.jsonl if absent.")
+    Path | None, file_option("--audit", help="The audit stream. Default: REPOSITORY.audit.jsonl.")
 ]
 
 
 @app.command()
 def publish(
     file: BundleFile,
-    repository: Annotated[Path, file_argument("REPOSITORY", help="The repository's folder; begun if it is new.")],
+    repository: Annotated[Path, file_argument("REPOSITORY", help="The repository's folder, created if missing.")],
     why: Why,
     channel: ChannelName = "stable",
     by: By = None,
     public_key: PublicKeys = None,
-    unsigned: Annotated[bool, typer.Option("--unsigned", help="Publish it whoever signed it, or nobody.")] = False,
-    gate: Annotated[Path | None, file_option(help="What `pdp release check --result` wrote about this bundle.")] = None,
-    no_gate: Annotated[bool, typer.Option("--no-gate", help="Publish it without a result of the gate.")] = False,
+    unsigned: Annotated[bool, typer.Option("--unsigned", help="Publish without verifying a signature.")] = False,
+    gate: Annotated[Path | None, file_option(help="The file that `pdp release check --result` wrote.")] = None,
+    no_gate: Annotated[bool, typer.Option("--no-gate", help="Publish without a result of the gate.")] = False,
     audit: RepositoryAudit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a bundle: engines and OPAs that follow the channel get it.
+    """Publish a bundle to a channel. Engines and OPAs that follow the channel load the bundle.
 
-    Exit code: 0 published, 2 bad usage or file, not signed by one of the keys, or the gate did not let it pass.
+    Exit code: 0 published, 2 bad usage or file, not signed by one of the keys, or the release check has failed.
     """
     if gate is None and not no_gate:
-        hint = "name what `pdp release check --result FILE` wrote with --gate FILE, or say --no-gate"
-        raise UsageError("a bundle needs the result of the gate", hint=hint)
+        hint = "run `pdp release check --result FILE`, then add --gate FILE; or add --no-gate"
+        raise UsageError("no result of the release check is given", hint=hint)
     if gate is not None and no_gate:
-        raise UsageError("--gate and --no-gate exclude each other", hint="leave one of them out")
+        raise UsageError("--gate and --no-gate cannot be used together", hint="remove one of them")
     if unsigned and public_key:
-        raise UsageError("--unsigned and --public-key exclude each other", hint="leave one of them out")
+        raise UsageError("--unsigned and --public-key cannot be used together", hint="remove one of them")
     trusted = None if unsigned else needed_keys(public_key)
-    bundle = read_bundle(file, keys=trusted)  # whose faults name the file
+    bundle = read_bundle(file, keys=trusted)  # error messages show this name
     if gate is not None:
         check_gate(gate, bundle)
     with closing(_audit(repository, audit)) as stream:
@@ -303,16 +305,16 @@ def rollback(
     channel: ChannelName = "stable",
     by: By = None,
     to: Annotated[
-        int | None, typer.Option(min=1, metavar="RELEASE", help="Whose content comes back; the one before if absent.")
+        int | None, typer.Option(min=1, metavar="RELEASE", help="The release to restore. Default: the previous.")
     ] = None,
     private_key: PrivateKey = None,
     public_key: PublicKeys = None,
     audit: RepositoryAudit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Release an older content anew, under the next number, as engines refuse to go back to a lower one.
+    """Publish an older bundle again, with the next release number, because engines reject lower numbers.
 
-    What is signed anew must have been signed by the private key, or by a public key that is named.
+    If the old bundle is signed, one of the public keys, or without any the private key, must match its signature.
 
     Exit code: 0 released, 2 bad usage, file or key.
     """
@@ -327,13 +329,13 @@ def rollback(
 
 @app.command("list")
 def listing(repository: Repository, as_json: AsJson = False) -> None:
-    """Show the channels of a repository, and who released what, when and why.
+    """List a repository's channels and its history: who released which bundle, when and why.
 
     Exit code: 0 shown, 2 bad usage or file.
     """
     changes = history(repository)
     if not changes:
-        raise UsageError(f"{repository}: nothing was published there", hint="publish: pdp bundle publish")
+        raise UsageError(f"{repository}: no published bundles", hint="publish a bundle with `pdp bundle publish`")
     current = sorted({change.channel: change for change in changes}.items())
     following = next_release(repository)
     answer = {

@@ -1,4 +1,4 @@
-"""`pdp check`: how policies are written. `pdp doctor`: what cannot work in a project."""
+"""`pdp check` checks how policies are written. `pdp doctor` finds faults of a project."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -9,9 +9,9 @@ import typer
 
 from pdp.cli import Exit
 from pdp.cli.commands.opa import opa_status
-from pdp.cli.files import effective_manifests, needed, project_with
+from pdp.cli.files import effective_manifests, project_with, required
 from pdp.cli.options import AsJson, Data, Governances, Manifests, Policies, Scenarios, command_app, file_argument
-from pdp.cli.output import fault_json, print_answer, print_json, tell
+from pdp.cli.output import fault_json, print_answer, print_json, print_line
 from pdp.documents import read_document
 from pdp.engine.data import read_data
 from pdp.errors import EngineError, Fault, FileFaultsError
@@ -38,10 +38,11 @@ def check(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check how concerns are written: METADATA, codes, the traps of Rego, tests and scenarios. Needs OPA.
+    """Check the Rego of concerns: METADATA, reason codes, common mistakes, tests and scenarios. Needs OPA.
 
-    Of the folders that are named, or without any of the baseline. What a concern reads has to be in a request; with
-    manifests and data, also in their contexts, arguments and data. Exit code: 0 no fault, 2 faults or bad usage.
+    Checks the given folders; without folders, the baseline. Every name that a concern reads must exist in a request.
+    With manifests and data, the names of arguments, contexts and data are checked as well.
+    Exit code: 0 no fault, 2 faults or bad usage.
     """
     opa = needed_opa("checking policies")
     project = project_with(policies=policies, scenarios=scenarios, data=data)
@@ -58,12 +59,12 @@ def check(
     if faults:
         raise FileFaultsError(faults)
     files = f"{len(checked)} {'file' if len(checked) == 1 else 'files'}"
-    asked = "" if codes is not None else "; not asked for scenarios: name them with --scenarios"
-    tell(f"{files}: no fault{asked}")
+    asked = "" if codes is not None else "; scenarios were not checked: give them with --scenarios"
+    print_line(f"{files}: no fault{asked}")
 
 
 def expected_codes(paths: Sequence[Path]) -> set[str]:
-    """Return the reason codes that scenarios in these files and folders expect; raises as `load_suites`."""
+    """Return the reason codes that scenarios in the given files and folders expect. Raises errors of `load_suites`."""
     return {
         code
         for suite in load_suites(find_suites(paths))
@@ -80,29 +81,29 @@ doctor_app = command_app()
 @doctor_app.command("doctor")
 def doctor(
     project: Annotated[
-        Path | None, file_argument("PROJECT", help="The project file, or its folder; looked for when absent.")
+        Path | None, file_argument("PROJECT", help="The project file or its folder. Default: the nearest pdp.yaml.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what cannot work in a project: what nobody holds or approves, impossible schemas, rules that are not reached.
+    """Find faults of a project: missing approvers or scopes, schemas that accept nothing, rules that never apply.
 
-    Its scenarios are run, and its OPA is asked. Exit code: 0 nothing found, 1 something, 2 bad usage or a faulty file.
+    Runs the project's scenarios and asks its OPA. Exit code: 0 no problem, 1 problems, 2 bad usage or a faulty file.
     """
     if project is not None and project.is_dir():
         project /= PROJECT_FILE
     stated = project_with() if project is None else read_project(project)
-    manifest = needed(stated.manifest, "manifest", "PROJECT")
-    suites = load_suites(find_suites(needed(stated.scenarios, "scenarios", "PROJECT")), ENGINE_TIMEOUT)
+    manifest = required(stated.manifest, "manifest", "PROJECT")
+    suites = load_suites(find_suites(required(stated.scenarios, "scenarios", "PROJECT")), ENGINE_TIMEOUT)
     runs = [run for suite in suites for run in run_suite(suite, ["embedded"])]
-    found = problems(manifest, stated.governance, stated.policies, runs)
+    faults = problems(manifest, stated.governance, stated.policies, runs)
     if stated.engine == "sidecar" and stated.opa_url:
         place = read_document(project or chosen_project() or PROJECT_FILE).place(("opa_url",))
         try:
             wrong = opa_status(stated.opa_url, accept_unknown=stated.accept_unknown_opa)["problems"]
         except EngineError as error:
             wrong = [error.message]
-        found += (Fault(place, problem, "see: pdp opa status") for problem in wrong)
-    lines = [f"{shown_file(fault.place.file)}:{fault.place.line}: {fault.message}; {fault.hint}" for fault in found]
-    lines.append(f"{len(found)} {'problem' if len(found) == 1 else 'problems'}" if found else "nothing found")
-    print_answer({"problems": [fault_json(fault) for fault in found]}, lines, as_json=as_json)
-    raise typer.Exit(Exit.FAILED if found else Exit.OK)
+        faults += (Fault(place, problem, "see: pdp opa status") for problem in wrong)
+    lines = [f"{shown_file(fault.place.file)}:{fault.place.line}: {fault.message}; {fault.hint}" for fault in faults]
+    lines.append(f"{len(faults)} {'problem' if len(faults) == 1 else 'problems'}" if faults else "no problems")
+    print_answer({"problems": [fault_json(fault) for fault in faults]}, lines, as_json=as_json)
+    raise typer.Exit(Exit.FAILED if faults else Exit.OK)

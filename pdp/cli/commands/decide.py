@@ -1,4 +1,4 @@
-"""`pdp decide`: one proposal, one verdict."""
+"""`pdp decide`: decides one proposal."""
 
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 from pdp.cli import Exit, options
 from pdp.cli.display import print_evaluation
-from pdp.cli.files import needed, open_audit, project_with, read_proposal, read_rules, read_session
+from pdp.cli.files import open_audit, project_with, read_proposal, read_rules, read_session, required
 from pdp.cli.output import print_answer
 from pdp.decision import Verdict
 from pdp.flow.evaluation import Evaluation
@@ -32,7 +32,7 @@ def decide(
     audit: Annotated[Path | None, options.file_option(help="Append the audit event to this JSON Lines file.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Decide one proposal; nothing is run and no approval is opened. Files that no option names are those of pdp.yaml.
+    """Decide one proposal, but do not run it or open an approval. Files that no option names come from pdp.yaml.
 
     Exit code: 0 ALLOW, 3 STEP_UP, 4 DENY or rejected, 2 bad usage or file, 1 anything else.
     """
@@ -40,8 +40,8 @@ def decide(
         manifest=manifest, session=session, governance=governance, data=data, policies=policies, bundle=bundle,
         engine=engine, opa_url=opa_url,
     ).unbuilt()  # fmt: skip
-    effective = read_rules(needed(project.manifest, "manifest", "--manifest"), project.governance)
-    caller = read_session(needed(project.session, "session", "--session"))
+    effective = read_rules(required(project.manifest, "manifest", "--manifest"), project.governance)
+    caller = read_session(required(project.session, "session", "--session"))
     proposed = read_proposal(proposal)
     with ExitStack() as owned:
         log = owned.enter_context(closing(open_audit(audit)))
@@ -51,7 +51,7 @@ def decide(
 
 
 def exit_code(evaluation: Evaluation) -> Exit:
-    """Return the exit code for an evaluation; everything but ALLOW and STEP_UP is DENY."""
+    """Return the exit code for an evaluation: `OK` for ALLOW, `STEP_UP` for STEP_UP, else `DENY`."""
     if evaluation.allowed:
         return Exit.OK
     return Exit.STEP_UP if evaluation.verdict is Verdict.STEP_UP else Exit.DENY

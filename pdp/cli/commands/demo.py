@@ -1,4 +1,4 @@
-"""`pdp demo`: the worked example of the tool registry document, and every way in which a call is stopped."""
+"""`pdp demo`: runs the payments example, in which calls are stopped for different reasons."""
 
 import runpy
 import tempfile
@@ -63,13 +63,13 @@ app = command_app()
 
 @app.command("demo")
 def demo(
-    engine: Annotated[EngineName, typer.Option(help="Who decides; sidecar starts a local OPA.")] = "embedded",
+    engine: Annotated[EngineName, typer.Option(help="The engine; sidecar starts a local OPA.")] = "embedded",
     opa_url: OpaUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell the payments story: proposed, decided, run, recorded.
+    """Show a payment agent whose calls are decided, run and recorded.
 
-    Exit code: 0 when every verdict is the expected one, else 1.
+    Exit code: 0 if every verdict is the expected one, else 1.
     """
     if engine == "sidecar" and opa_url is None:
         ensured()

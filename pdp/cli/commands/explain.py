@@ -1,4 +1,4 @@
-"""`pdp explain`: one proposal, and why it is decided as it is."""
+"""`pdp explain`: explains the decision on one proposal."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -8,7 +8,7 @@ import typer
 from pdp.cli import options
 from pdp.cli.commands.decide import exit_code
 from pdp.cli.display import STYLES, show, word
-from pdp.cli.files import needed, project_with, read_proposal, read_rules, read_session
+from pdp.cli.files import project_with, read_proposal, read_rules, read_session, required
 from pdp.cli.output import print_json
 from pdp.engine.data import read_data
 from pdp.json import canonical
@@ -38,13 +38,13 @@ def run(
     engine: options.DecidingEngine = None,
     whole: Annotated[
         bool,
-        typer.Option("--all", help="Show every check and every rule too: which fired, and where the others stopped."),
+        typer.Option("--all", help="Show all checks and all rules too: which rules fired, and where others stopped."),
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say in one paragraph why a proposal is decided as it is: verdict, reasons, and what would change it.
+    """Explain in one paragraph how a proposal is decided: verdict, reasons, and changes that would alter the verdict.
 
-    The rules that did not fire, for --all and --json, need OPA.
+    --all and --json also show the rules that did not fire, which needs OPA.
 
     Exit code: 0 ALLOW, 3 STEP_UP, 4 DENY or rejected, 2 bad usage or file, 1 anything else.
     """
@@ -52,10 +52,10 @@ def run(
         manifest=manifest, session=session, governance=governance, data=data, policies=policies, bundle=bundle,
         engine=engine,
     ).unbuilt()  # fmt: skip
-    effective = read_rules(needed(project.manifest, "manifest", "--manifest"), project.governance)
-    caller = read_session(needed(project.session, "session", "--session"))
+    effective = read_rules(required(project.manifest, "manifest", "--manifest"), project.governance)
+    caller = read_session(required(project.session, "session", "--session"))
     proposed = read_proposal(proposal)
-    # What decides is opened, read and traced as that of scenarios is; it has none.
+    # A suite without scenarios, because the engine is opened and traced in the same way as for scenarios.
     suite = Suite(
         file=Path(proposal), manifest=effective, policies=project.policies, bundle=project.bundle,
         data=read_data(project.data),
@@ -90,7 +90,7 @@ def _print_rules(explanation: Explanation) -> None:
         if rule.stopped is not None:
             _print_condition(rule.stopped, 0)
         elif not rule.asked:
-            show(f"{'':>28}because it was not asked")
+            show(f"{'':>28}because it was not evaluated")
     if explanation.unknown is not None:
         show()
         show((f"  rules: not known{explanation.unknown}", "dim"))

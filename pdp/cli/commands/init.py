@@ -1,4 +1,4 @@
-"""`pdp init`: a new project that tests itself."""
+"""`pdp init`: creates a project with tests."""
 
 import os
 import shlex
@@ -19,30 +19,29 @@ app = command_app()
 
 @app.command("init")
 def init(
-    folder: Annotated[Path, file_argument("[DIR]", help="The folder; made when not there.")] = Path(),
+    folder: Annotated[Path, file_argument("[DIR]", help="The folder, created if missing.")] = Path(),
     source: Annotated[
-        Path | None, file_option("--from", metavar="MANIFEST", help="A manifest that exists: draft a project for it.")
+        Path | None, file_option("--from", metavar="MANIFEST", help="Draft a project for this existing manifest.")
     ] = None,
     governance: Governance = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a project: manifest, governance, a concern of your own with its test, data, scenarios, CI.
+    """Create a project: manifest, governance, a concern of your own with its test, data, scenarios and CI.
 
-    With --from, governance, a session and scenarios are drafted for a manifest of yours, to be reviewed; what a
-    --governance file states is taken over. Nothing is overwritten. Exit code: 0 made, 2 a file is there already, or
-    cannot be written.
+    With --from, drafts governance, a session and scenarios for your manifest; review them. The drafts keep the rules of
+    --governance. Never overwrites a file. Exit code: 0 created, 2 a file exists or cannot be written.
     """
     if source is None:
         files = project_files()
     else:
-        from pdp.workbench.scenarios.draft import drafted_project  # noqa: PLC0415 - it decides, with an engine
+        from pdp.workbench.scenarios.draft import drafted_project  # noqa: PLC0415 - loads an engine
 
         files = drafted_project(source, os.path.relpath(source, folder), governance)
-    there = [name for name in files if os.path.lexists(folder / name)]
-    if there:
+    existing = [name for name in files if os.path.lexists(folder / name)]
+    if existing:
         raise UsageError(
-            f"{folder}: has {', '.join(there)} already, and nothing is overwritten",
-            hint="name a new folder, or move these files away",
+            f"{folder}: already has {', '.join(existing)}, and files are not overwritten",
+            hint="give a new folder, or move these files away",
         )
     for name, content in files.items():
         write_text(folder / name, content)
@@ -55,15 +54,15 @@ def init(
 
 
 def project_files() -> dict[str, str]:
-    """Return the files of a new project by their path in it, sorted."""
-    # Its workflow measures coverage and builds a bundle; quoted, as a shell may read the brackets.
+    """Return the files of a new project: a sorted map from paths to texts."""
+    # The CI workflow installs the extra `workbench`. The requirement is quoted because shells interpret brackets.
     requirement = f"'tool-pdp[workbench]=={__version__}'"
     files = {}
     for file in _TEMPLATE.rglob("*"):
         first, *rest = file.relative_to(_TEMPLATE).parts
-        # Installers compile whatever ends in .py.
+        # Installers compile the templates that end in .py, so __pycache__ is skipped.
         if file.is_file() and "__pycache__" not in (first, *rest):
             text = file.read_text(encoding="utf-8").replace(_REQUIREMENT, requirement)
-            # A folder with a dot first is easily lost on the way into a wheel.
+            # The template's folder has no leading dot, because packaging may leave out hidden folders.
             files["/".join((".github" if first == "github" else first, *rest))] = text
     return dict(sorted(files.items()))

@@ -1,4 +1,4 @@
-"""`pdp mutate`: policies, manifests and data broken on purpose, and which scenario notices."""
+"""`pdp mutate`: makes faulty variants of policies, manifests and data, and shows which variants no scenario detects."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import typer
 
 from pdp.cli import INTERRUPTED, Exit
 from pdp.cli.display import progress
-from pdp.cli.files import needed, project_with
+from pdp.cli.files import project_with, required
 from pdp.cli.options import AsJson, EngineTimeout, ScenarioPaths, command_app
-from pdp.cli.output import complain, print_answer
+from pdp.cli.output import print_answer, print_error
 from pdp.errors import FileFaultsError, UsageError
 from pdp.opa.program import find_opa
 from pdp.workbench.engines import ENGINE_TIMEOUT
@@ -32,31 +32,33 @@ app = command_app()
 def mutate(
     paths: ScenarioPaths = None,
     baseline: Annotated[
-        bool, typer.Option("--baseline", help="Break the baseline's Rego as well as what the scenario files state.")
+        bool, typer.Option("--baseline", help="Also change the baseline's Rego, not only the files of the scenarios.")
     ] = False,
     only: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only mutants that have this in their id or kind.")
+        str | None, typer.Option(metavar="TEXT", help="Only mutants with this text in their id or kind.")
     ] = None,
-    without: Annotated[str | None, typer.Option(metavar="TEXT", help="No mutants that have this in their id.")] = None,
+    without: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Omit mutants with this text in their id.")
+    ] = None,
     max_survivors: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Fail when more than these survive unmarked.")
+        int | None, typer.Option(min=0, metavar="N", help="Exit 1 if more than N unmarked mutants survive.")
     ] = None,
     sample: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Judge that many mutants alone, drawn by --seed.")
+        int | None, typer.Option(min=1, metavar="N", help="Test only N mutants, drawn at random.")
     ] = None,
     seed: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Which mutants are drawn; printed, and random if absent.")
+        str | None, typer.Option(metavar="TEXT", help="The seed of --sample. Default: a random seed, which is printed.")
     ] = None,
     engine_timeout: EngineTimeout = ENGINE_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
-    """Break policies, manifests and data in one place at a time, and show what no scenario notices.
+    """Change policies, manifests and data in one place at a time, and show the changes that no scenario detects.
 
-    Exit code: 0, or 1 above --max-survivors, 2 bad usage or file or a late engine, 130 interrupted.
+    Exit code: 0 done, 1 more survivors than allowed, 2 bad usage or file, or an engine timed out, 130 interrupted.
     """
     if seed is not None and sample is None:
-        raise UsageError("--seed says nothing without --sample", hint="add --sample")
-    files = find_suites(needed(project_with(scenarios=paths).scenarios, "scenarios", "PATH"))
+        raise UsageError("--seed has no effect without --sample", hint="add --sample")
+    files = find_suites(required(project_with(scenarios=paths).scenarios, "scenarios", "PATH"))
     suites = load_suites(files, engine_timeout)
     marked = read_equivalents(beside(files))
     run = MutationRun()
@@ -77,11 +79,11 @@ def mutate(
                 progress=advance,
             )
         except KeyboardInterrupt:
-            # The results until now took their time, and may be all that the user needs.
+            # After an interrupt, the results so far are still printed, because they took time and may be sufficient.
             interrupted = True
     if not run.total and not interrupted:
-        nothing = "there is nothing to break" if only is None else f"--only {only!r}: no mutant has that in its name"
-        raise UsageError(nothing, hint="name scenario files with policies of their own, or add --baseline")
+        nothing = "no file of these scenarios can be mutated" if only is None else f"--only {only!r}: no mutant matches"
+        raise UsageError(nothing, hint="give scenario files with your own policies, or add --baseline")
     _print(run, as_json=as_json)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
@@ -95,11 +97,11 @@ def _print(run: MutationRun, *, as_json: bool) -> None:
     summary = run.summary() if run.complete else f"interrupted; {run.summary()}"
     print_answer(run.as_json(), (*(line.expandtabs(4) for line in report_lines(run)), summary), as_json=as_json)
     for note in () if as_json else run.notes:
-        complain(note)
+        print_error(note)
 
 
 def _advance(bar: Progress, task: TaskID, run: MutationRun) -> None:
     counts = f"{run.count(Fate.KILLED)} killed, {run.count(Fate.SURVIVED)} survived"
     if len(run.judgements) == run.total:
-        counts += "; searching what would notice"
+        counts += "; searching for cases that detect the survivors"
     bar.update(task, total=run.total, completed=len(run.judgements), description=counts)

@@ -1,4 +1,4 @@
-"""`pdp release`: whether a bundle may go out. Imported when its command is run."""
+"""`pdp release`: checks whether a bundle may be released."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from pdp.cli import Exit
-from pdp.cli.files import needed, project_with
+from pdp.cli.files import project_with, required
 from pdp.cli.options import AsJson, EngineTimeout, Policies, ScenarioPaths, command_app, file_option
-from pdp.cli.output import print_answer, tell, write_text
+from pdp.cli.output import print_answer, print_line, write_text
 from pdp.documents import nearest
 from pdp.errors import UsageError
 from pdp.json import canonical
@@ -28,39 +28,40 @@ def group() -> None:
 @app.command()
 def check(
     paths: ScenarioPaths = None,
-    bundle: Annotated[Path | None, file_option("--bundle", help="The bundle to be released.")] = None,
+    bundle: Annotated[
+        Path | None, file_option("--bundle", help="The bundle to release. Default: the project's.")
+    ] = None,
     last: Annotated[Path | None, file_option(help="The bundle of the last release.")] = None,
     explanations: Annotated[
-        Path | None, file_option(help="Why each loosening since the last release is meant.")
+        Path | None, file_option(help="A file that explains each intended loosening since the last release.")
     ] = None,
     policies: Policies = None,
     skip: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CHECK", help=f"A check to leave out: {', '.join(NAMES)}. May be repeated."),
+        list[str] | None, typer.Option(metavar="CHECK", help=f"A check to skip: {', '.join(NAMES)}. May be repeated.")
     ] = None,
     generate: Annotated[
-        int, typer.Option(min=1, max=1_000_000, metavar="NUMBER", help="As of `pdp bundle diff`.")
+        int, typer.Option(min=1, max=1_000_000, metavar="NUMBER", help="The maximum number of calls to generate.")
     ] = 50_000,
     engine_timeout: EngineTimeout = ENGINE_TIMEOUT,
     write_to: Annotated[
-        Path | None, file_option("--result", help="Where to write the result, for `pdp bundle publish --gate`.")
+        Path | None, file_option("--result", help="The file to write the result to, for `pdp bundle publish --gate`.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check whether a bundle may be released: a line for each check, with the reason where it fails.
+    """Run the release checks on a bundle. Prints one line for each check, with the reason if the check fails.
 
-    Exit code: 0 nothing failed, 1 a check failed, 2 bad usage or file, or a late engine.
+    Exit code: 0 nothing failed, 1 a check failed, 2 bad usage or file, or an engine timed out.
     """
     for name in skip or []:
         if name not in NAMES:
             hint = nearest(name, NAMES) or f"the checks are {', '.join(NAMES)}"
-            raise UsageError(f"--skip {printable(name)}: no check of that name", hint=hint)
+            raise UsageError(f"--skip {printable(name)}: unknown check", hint=hint)
     if explanations is not None and last is None:
-        raise UsageError("--explanations says nothing without --last", hint="name the bundle of the last release")
+        raise UsageError("--explanations has no effect without --last", hint="add --last BUNDLE")
     project = project_with(scenarios=paths, bundle=bundle)
     gate = Gate(
-        bundle=needed(project.bundle, "bundle", "--bundle"),
-        suites=load_suites(find_suites(needed(project.scenarios, "scenarios", "PATH")), engine_timeout),
+        bundle=required(project.bundle, "bundle", "--bundle"),
+        suites=load_suites(find_suites(required(project.scenarios, "scenarios", "PATH")), engine_timeout),
         last=last,
         explanations=read_explanations(explanations) if explanations is not None else {},
         policies=policies or project.policies,
@@ -77,4 +78,4 @@ def check(
 
 def _show(result: Check) -> None:
     for line in lines(result):
-        tell(printable(line))
+        print_line(printable(line))

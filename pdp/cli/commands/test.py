@@ -1,4 +1,4 @@
-"""`pdp test`: scenarios, and what came of them."""
+"""`pdp test`: runs scenarios and reports the results."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -9,9 +9,9 @@ import typer
 
 from pdp.cli import Exit
 from pdp.cli.display import progress
-from pdp.cli.files import needed, project_with
+from pdp.cli.files import project_with, required
 from pdp.cli.options import AsJson, EngineTimeout, ScenarioPaths, command_app, file_option
-from pdp.cli.output import print_json, tell, write_text
+from pdp.cli.output import print_json, print_line, write_text
 from pdp.engine.protocol import EngineName
 from pdp.errors import UsageError
 from pdp.opa.program import find_opa
@@ -32,40 +32,43 @@ app = command_app()
 def run_scenarios(
     paths: ScenarioPaths = None,
     engine: Annotated[
-        Literal[EngineName, "both"] | None, typer.Option(help="Who decides; both have to agree. Both if OPA is there.")
+        Literal[EngineName, "both"] | None, typer.Option(help="The engine. Default: both if OPA is installed.")
     ] = None,
     expression: Annotated[
-        str | None, typer.Option("-k", metavar="EXPR", help="A regular expression that is found in names.")
+        str | None, typer.Option("-k", metavar="EXPR", help="A regular expression for names of scenarios.")
     ] = None,
-    junit: Annotated[Path | None, file_option(help="Write a report as JUnit's XML.")] = None,
-    html: Annotated[Path | None, file_option(help="Write a report as a page.")] = None,
+    junit: Annotated[Path | None, file_option(help="Write a report in JUnit XML.")] = None,
+    html: Annotated[Path | None, file_option(help="Write a report as an HTML page.")] = None,
     markdown: Annotated[Path | None, file_option(help="Write a report as Markdown, for a pull request.")] = None,
-    coverage: Annotated[bool, typer.Option("--coverage", help="Show what no scenario reaches.")] = False,
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="Show lines and codes that no scenario reaches.")
+    ] = False,
     fail_under: Annotated[
-        float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="With --coverage: exit 1 when it is less.")
+        float | None,
+        typer.Option(min=0, max=100, metavar="PERCENT", help="With --coverage: exit 1 if the coverage is lower."),
     ] = None,
     engine_timeout: EngineTimeout = ENGINE_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
-    """Run scenarios: what is expected of the policies, against what they decide.
+    """Run scenarios and compare the decisions with the expected ones.
 
-    Exit code: 0 all passed, 1 a scenario failed (or too little is covered), 2 bad usage, a faulty file,
-    or an engine that is late.
+    Exit code: 0 all passed, 1 a scenario failed (or coverage is too low), 2 bad usage, a faulty file,
+    or an engine timed out.
     """
     project = project_with(scenarios=paths)
     engines = engines_named(engine or ("both" if find_opa() else project.engine))
     if fail_under is not None and not coverage:
-        raise UsageError("--fail-under says nothing without --coverage", hint="add --coverage")
+        raise UsageError("--fail-under has no effect without --coverage", hint="add --coverage")
     selected = None if expression is None else selection(expression)
-    suites = load_suites(find_suites(needed(project.scenarios, "scenarios", "PATH")), engine_timeout)
+    suites = load_suites(find_suites(required(project.scenarios, "scenarios", "PATH")), engine_timeout)
     run = _run(suites, engines, selected, quiet=as_json)
     if not run.results:
         count = sum(len(suite.scenarios) for suite in suites)
-        raise UsageError(f"-k {expression!r}: none of {count} scenarios is selected", hint="use a part of their names")
+        raise UsageError(f"-k {expression!r}: matches none of {count} scenarios", hint="use part of a scenario name")
     reached = measure([(suite.suite, suite.results) for suite in run.suites], find_opa()) if coverage else None
     run = replace(run, coverage=None if reached is None else reached.as_json())
     try:
-        # First: whoever reads the output may leave before its end.
+        # The reports are written first, because the reader of the output may close the pipe early.
         for file, report in ((junit, junit_report), (html, html_report), (markdown, markdown_report)):
             if file is not None:
                 write_text(file, report(run))
@@ -106,17 +109,17 @@ def _run(
 def _print(run: RunResult, coverage: Coverage | None, fail_under: float | None) -> None:
     for card in run.cards:
         if not card.passed:
-            tell(failure_text(card) + "\n")
-    tell(summary_text(run))
+            print_line(failure_text(card) + "\n")
+    print_line(summary_text(run))
     if coverage is not None:
-        tell("")
+        print_line("")
         for line in _lines(coverage):
-            tell(printable(line))
+            print_line(printable(line))
         complaints = coverage.complaints(fail_under)
         if complaints:
-            tell("\nmissing:")
+            print_line("\nmissing:")
         for complaint in complaints:
-            tell(f"  {printable(complaint)}")
+            print_line(f"  {printable(complaint)}")
 
 
 def _lines(coverage: Coverage) -> Iterator[str]:
@@ -124,9 +127,9 @@ def _lines(coverage: Coverage) -> Iterator[str]:
     if coverage.lines is None or percent is None:
         yield "lines of Rego: not known without OPA; run: pdp opa install"
     elif not coverage.lines:
-        yield "lines of Rego: none of your own; the baseline has scenarios of its own"
+        yield "lines of Rego: no policies of your own; the baseline is tested separately"
     else:
-        # Rounded down: what is not all covered must not look so.
+        # The percentage is rounded down, so that incomplete coverage is never shown as 100.
         yield f"lines of Rego: {int(percent * 10) / 10:g} % covered"
         for file in coverage.lines:
             if file.missed:

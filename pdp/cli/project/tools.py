@@ -1,4 +1,4 @@
-"""The support desk's tools. They stand in for your own clients: `pdp test` runs them, and nothing is really sent."""
+"""Example tools of a support desk; replace them with your own clients. `pdp test` runs them, and nothing is sent."""
 
 
 def search_tickets(query: str) -> list[str]:

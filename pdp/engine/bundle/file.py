@@ -1,15 +1,16 @@
-"""The bundle file: how it is laid out, written and read.
+"""The bundle file: its layout, and the functions that write and read the file.
 
-A bundle is one gzipped tar for both engines: an OPA server loads it as it is, the embedded engine takes `policy.wasm`.
+A bundle is a gzipped tar. An OPA server loads the bundle unchanged. The embedded engine uses `policy.wasm`.
 
     .manifest      OPA's: {"revision", "roots", "rego_version": 1, "metadata": {"format": 1, "release"}}
     data.json      the base documents: config, directory, manifests, settings
-    policy.wasm    the Rego below, compiled; `.manifest` does not name it, so that OPA ignores it
-    .signatures.json   OPA's signature, if it is signed: `pdp.engine.bundle.signature`
+    policy.wasm    the compiled Rego modules; OPA ignores this file, because `.manifest` does not name it
+    .signatures.json   OPA's signature, if the bundle is signed: `pdp.engine.bundle.signature`
     authz/**.rego  the baseline's modules;  custom/**.rego  the user's
 
-The revision is a digest of all of these but itself, the release number and the signature, so any change shows. Only the
-signature says who built the bundle. There is one container for each content, `pack_members`, and no other is read.
+The revision is a digest of all content except the revision, the release number and the signature. Any change of that
+content changes the revision, but only the signature proves who built the bundle. Only the layout that `pack_members`
+writes is accepted.
 """
 
 from __future__ import annotations
@@ -29,39 +30,33 @@ from pdp.errors import BundleError
 from pdp.installed import packaged
 from pdp.json import MAX_NUMBER, JsonValueError, canonical, digest, parse_json
 
-if TYPE_CHECKING:  # only signed bundles load it
+if TYPE_CHECKING:  # This module is loaded only for signed bundles
     from pdp.engine.bundle.signature import Signature, VerificationKey
 
-FORMAT: Final = 1  # the layout above; a file of another one is refused
-MAX_BUNDLE: Final = 64 * 1024 * 1024  # largest bundle in bytes, packed as well as unpacked
-REGO_ROOTS: Final = ("authz", "custom")  # where policies stand: ours, the user's
+FORMAT: Final = 1  # The version of the bundle format; files of other versions are rejected.
+MAX_BUNDLE: Final = 64 * 1024 * 1024  # The maximum size of a bundle in bytes, both packed and unpacked.
+REGO_ROOTS: Final = ("authz", "custom")  # The root packages of the policies: the baseline's and the user's.
 
 DATA_ROOTS: Final = ("config", "directory", "manifests", "settings")
-"""Where data stands. Data anywhere else could pose as policy, and is refused wherever it comes in."""
+"""The allowed top-level keys of data. Data under any other key could replace policy, so it is always rejected."""
 
-ROOTS: Final = tuple(sorted(REGO_ROOTS + DATA_ROOTS))  # what OPA may take from a bundle
+# the root keys under which OPA may load data and policies from a bundle
+ROOTS: Final = tuple(sorted(REGO_ROOTS + DATA_ROOTS))
 
 _REBUILD: Final = "build the bundle again with `pdp bundle build`"
-_COPY: Final = "copy the file again, or build it with `pdp bundle build`"
-_VERSIONS: Final = "bundle and program must be of the same version: update the one or build the other again"
-_NOT_A_TAR: Final = "not a tar file inside, or a damaged one"
+_COPY: Final = "copy the file again, or build the bundle with `pdp bundle build`"
+_VERSIONS: Final = "bundle and program have different versions: update the program, or build the bundle again"
+_NOT_A_TAR: Final = "damaged, or no tar file inside the gzip file"
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _BLOCK: Final = 65535
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What an engine decides by.
+    """A bundle's content: the policies and data that an engine decides with.
 
-    Attributes:
-        revision: `sha256:` and the digest of the content.
-        release: counts upwards from 1; an enforcement point refuses a lower one than it has seen.
-        wasm: the module for the embedded engine.
-        data: the base documents by root, `config.bundle` with revision and release among them.
-        modules: the Rego texts by path.
-        size: of the file, in bytes.
-        digest: `sha256:` and the digest of the file itself, container, signature and all.
-        signature: who signed it, or None. Two files with one content are equal, whoever signed them.
+    `release` counts from 1, and `size` is in bytes. `revision` is the digest of the content, `digest` is the digest of
+    the whole file. Bundles with the same content are equal, even if their signatures differ.
     """
 
     revision: str
@@ -75,15 +70,14 @@ class Bundle:
 
 
 def baseline_bundle_path() -> Path:
-    """Return where the released baseline bundle is: packaged beside the code, or in the checkout's `bundles/`."""
+    """Return the path of the released baseline bundle: packaged with the code, or `bundles/` in a checkout."""
     return packaged("bundles/baseline.tar.gz")
 
 
 def pack_bundle(*, release: int, wasm: bytes, data: Mapping[str, Any], modules: Mapping[str, str]) -> bytes:
-    """Return the bundle's file, of parts as `Bundle` has them. The same content gives the same bytes on every machine.
+    """Return the bytes of a bundle file, with `config.bundle` filled in. Every machine returns the same bytes.
 
-    `config.bundle` is filled in. JsonValueError: the data are not JSON; BundleError: what was packed cannot be read
-    again: a root, a path or a size that is not admitted.
+    Raises `JsonValueError` if the data is not JSON, `BundleError` if a root, a path or the size is not allowed.
     """
     revision = _revision(wasm, data, modules)
     config = {**data.get("config", {}), "bundle": {"revision": revision, "release": release}}
@@ -99,15 +93,21 @@ def pack_bundle(*, release: int, wasm: bytes, data: Mapping[str, Any], modules: 
 
 
 def read_bundle(source: Path | bytes, *, keys: Sequence[VerificationKey] | None = None) -> Bundle:
-    """Read a bundle, believing nothing of it: sizes, paths, JSON, roots and digest are checked.
+    """Read a bundle and verify it: sizes, paths, JSON, top-level keys of data, and digest.
 
     Args:
-        source: the file, or its content.
-        keys: who is trusted. The bundle must be signed with one of them. None: a signature is shown and not verified.
+        source: the path of the file, or its content.
+        keys: the trusted public keys, one of which must have signed the bundle. None: signatures are not verified.
 
     Raises:
-        BundleError: not a whole bundle of this version, unchanged since it was built; with `keys`, unsigned or signed
-            by somebody else.
+        BundleError: the bundle is damaged, changed or of another version; with `keys`, also if it is unsigned or signed
+            with another key.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> bundle = read_bundle(Path("../../bundles/payments.tar.gz"))
+        >>> bundle.release > 0, bundle.signature
+        (True, None)
     """
     name = "bundle" if isinstance(source, bytes) else str(source)
     packed = source if isinstance(source, bytes) else read_packed(source)
@@ -121,20 +121,19 @@ def read_bundle(source: Path | bytes, *, keys: Sequence[VerificationKey] | None 
     except BundleError as error:
         raise BundleError(f"{name}: {error.message}", hint=error.hint) from error
     if _revision(wasm, data, modules) != revision:
-        raise BundleError(f"{name}: the content is not what its revision names: it was changed", hint=_COPY)
+        raise BundleError(f"{name}: the content does not match its revision: the file was changed", hint=_COPY)
     return Bundle(revision, release, wasm, data, modules, len(packed), digest(packed), signature)
 
 
 def _signature(files: dict[str, bytes], keys: Sequence[VerificationKey] | None) -> Signature | None:
-    """Take the signature out of `files`, verified if there are keys."""
     content = files.pop(SIGNATURES, None)
     if keys is not None:
-        from pdp.engine.bundle.signature import verify_signature  # noqa: PLC0415 - only where it is verified
+        from pdp.engine.bundle.signature import verify_signature  # noqa: PLC0415 - only needed to verify
 
         return verify_signature(content, files, keys)
     if content is None:
         return None
-    from pdp.engine.bundle.signature import claimed_signature  # noqa: PLC0415 - only signed bundles
+    from pdp.engine.bundle.signature import claimed_signature  # noqa: PLC0415 - only needed for signed bundles
 
     return claimed_signature(content)[1]
 
@@ -152,12 +151,12 @@ def _revision(wasm: bytes, data: Mapping[str, Any], modules: Mapping[str, str]) 
 
 
 def read_packed(path: Path) -> bytes:
-    """Return the bytes of a bundle's file, or as many as `read_bundle` needs to refuse it; BundleError: unreadable."""
+    """Read a bundle file, but at most one byte more than the size limit. An unreadable file raises `BundleError`."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_BUNDLE + 1)
     except OSError as error:
-        raise BundleError(f"{path}: cannot be read: {error.strerror}", hint="name a bundle file") from error
+        raise BundleError(f"{path}: cannot be read: {error.strerror}", hint="give the path of a bundle file") from error
 
 
 def _take(files: dict[str, bytes], name: str) -> bytes:
@@ -172,8 +171,9 @@ def _json(name: str, content: bytes) -> dict[str, Any]:
     except JsonValueError as error:
         raise BundleError(f"{name}: {error}", hint=_REBUILD) from error
     if not isinstance(value, dict):
-        raise BundleError(f"{name}: not an object", hint=_REBUILD)
-    # The signature and the revision are of the value: its spelling would be free.
+        raise BundleError(f"{name}: must be a JSON object", hint=_REBUILD)
+    # Only the canonical form is accepted: the revision covers the parsed value, so two different files with an equal
+    # value would have the same revision.
     if canonical(value) != content:
         raise BundleError(f"{name}: not in canonical form (RFC 8785)", hint=_REBUILD)
     return value
@@ -185,7 +185,7 @@ def _identity(content: bytes) -> tuple[str, int]:
     stated = metadata if isinstance(metadata, dict) else {}
     revision, release, version = manifest.get("revision"), stated.get("release"), stated.get("format")
     if type(version) is not int or version != FORMAT:
-        raise BundleError(f".manifest: format {version!r:.20}, this program reads format {FORMAT}", hint=_VERSIONS)
+        raise BundleError(f".manifest: format {version!r:.20} is not supported, only {FORMAT}", hint=_VERSIONS)
     if (
         type(release) is not int
         or not 1 <= release <= MAX_NUMBER
@@ -193,7 +193,7 @@ def _identity(content: bytes) -> tuple[str, int]:
         or content != canonical(_manifest(revision, release))
     ):
         expected = canonical(_manifest("sha256:...", 1)).decode()
-        raise BundleError(f".manifest: it must be {expected}, with a release from 1 upwards", hint=_VERSIONS)
+        raise BundleError(f".manifest: must be {expected}, with a release of at least 1", hint=_VERSIONS)
     return revision, release
 
 
@@ -202,15 +202,15 @@ def _data(content: bytes, identity: Mapping[str, Any]) -> dict[str, Any]:
     for root, value in data.items():
         if root not in DATA_ROOTS:
             raise BundleError(
-                f"data.json: the root {root!r:.40} is not admitted, only {', '.join(DATA_ROOTS)} are", hint=_REBUILD
+                f"data.json: the root {root!r:.40} is not allowed; use {', '.join(DATA_ROOTS)}", hint=_REBUILD
             )
         if not isinstance(value, dict):
-            raise BundleError(f"data.json: {root} is not an object", hint=_REBUILD)
+            raise BundleError(f"data.json: {root} must be a JSON object", hint=_REBUILD)
     for name, document in data.get("manifests", {}).items():
         if name != digest(canonical(document)):
-            raise BundleError(f"data.json: manifest {name:.80} is another one than its digest names", hint=_REBUILD)
+            raise BundleError(f"data.json: manifest {name:.80} does not match its digest", hint=_REBUILD)
     if canonical(data.get("config", {}).get("bundle")) != canonical(identity):
-        raise BundleError("data.json: config.bundle is not the revision and release of .manifest", hint=_REBUILD)
+        raise BundleError("data.json: config.bundle does not match revision and release in .manifest", hint=_REBUILD)
     return data
 
 
@@ -221,15 +221,12 @@ def _module(path: str, content: bytes) -> str:
         raise BundleError(f"{path}: not UTF-8 text", hint=_REBUILD) from error
 
 
-# The container
-
-
 def unpack_bundle(packed: bytes) -> dict[str, bytes]:
-    """Return a bundle's members by name, nothing in them checked; BundleError unless `pack_members` writes it so."""
+    """Return a bundle's files, unverified. Raises `BundleError` unless `pack_members` would write the same bytes."""
     content = _gunzip(packed)
     files: dict[str, bytes] = {}
     start = 0
-    # Header by header and not with `TarFile`, which obeys extensions: a few bytes of one make a file gigabytes long.
+    # Headers are read here, not with `TarFile`: its extensions can turn a few bytes into a file of gigabytes.
     while (header := content[start : start + tarfile.BLOCKSIZE]).strip(b"\0"):
         try:
             member = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
@@ -241,14 +238,15 @@ def unpack_bundle(packed: bytes) -> dict[str, bytes]:
             raise BundleError(_NOT_A_TAR, hint=_COPY)
         files[member.name] = content[start : start + member.size]
         start += -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-    # Signature and revision are over contents; links, times, modes and whatever else a container has would be free.
+    # The signature and the revision cover only the contents of files. Building the bundle again also checks links,
+    # times, modes and padding.
     if pack_members(files) != packed:
-        raise BundleError("the file is not laid out as `pdp bundle` writes it: it was changed", hint=_COPY)
+        raise BundleError("the file's layout is not that of `pdp bundle build`: the file was changed", hint=_COPY)
     return files
 
 
 def pack_members(files: Mapping[str, bytes]) -> bytes:
-    """Return the file with these members: the only one that there is of them."""
+    """Return the bundle file with these members. Only this layout is accepted when a bundle is read."""
     return b"".join(_gzip(_tar(files)))
 
 
@@ -265,7 +263,8 @@ def _tar(files: Mapping[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-# Stored, not compressed: compressed bytes differ between builds of zlib, and then a bundle could not be built again.
+# The gzip file is not compressed, because compressed bytes differ between versions of zlib, so equal builds would
+# differ.
 def _gzip(content: bytes) -> Iterator[bytes]:
     yield b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
     for start in range(0, len(content), _BLOCK):
@@ -278,17 +277,17 @@ def _gzip(content: bytes) -> Iterator[bytes]:
 
 def _gunzip(packed: bytes) -> bytes:
     if len(packed) > MAX_BUNDLE:
-        raise BundleError(f"larger than {MAX_BUNDLE} bytes", hint="is this a bundle?")
+        raise BundleError(f"larger than {MAX_BUNDLE} bytes", hint="check that this is a bundle")
     unpacker = zlib.decompressobj(wbits=31)
     try:
-        # The limit is zlib's own: it stops there, so that a bomb takes no more memory than the largest bundle does.
+        # zlib stops at this limit, so a decompression bomb uses no more memory than the largest bundle.
         content = unpacker.decompress(packed, MAX_BUNDLE + 1)
     except zlib.error as error:
-        raise BundleError("not a gzip file, or a damaged one", hint=_COPY) from error
+        raise BundleError("damaged, or not a gzip file", hint=_COPY) from error
     if len(content) > MAX_BUNDLE:
-        raise BundleError(f"unpacks to more than {MAX_BUNDLE} bytes", hint="is this a bundle?")
+        raise BundleError(f"unpacks to more than {MAX_BUNDLE} bytes", hint="check that this is a bundle")
     if not unpacker.eof:
-        raise BundleError("cut off" if packed else "empty", hint=_COPY)
+        raise BundleError("the file is truncated" if packed else "the file is empty", hint=_COPY)
     return content
 
 
@@ -297,6 +296,6 @@ def _check_name(name: str) -> None:
         return
     shown, segments = repr(name[:100]), name.split("/")
     if not all(_SEGMENT.fullmatch(segment) for segment in segments):
-        raise BundleError(f"{shown} is not a relative path of plain names", hint=_REBUILD)
+        raise BundleError(f"{shown} is not a valid path in a bundle", hint=_REBUILD)
     if len(segments) == 1 or segments[0] not in REGO_ROOTS or not name.endswith(".rego"):
-        raise BundleError(f"{shown} has no place in a bundle", hint=_REBUILD)
+        raise BundleError(f"{shown} is not allowed in a bundle", hint=_REBUILD)

@@ -1,8 +1,8 @@
-"""An embedded engine that follows one bundle file, by path or URL, and never decides by a bad bundle.
+"""An embedded engine that follows one bundle file, by path or URL, and never decides with an invalid bundle.
 
-It is OPA's bundle protocol and nothing else: one address, asked now and then with the ETag of the last answer. A
-sidecar can follow the same one. A new bundle is checked and compiled aside, and takes the old one's place between two
-decisions: whoever decides by the old one at that moment ends with it. A bad one never takes its place.
+The engine polls one address with the ETag of the last answer, as OPA's bundle protocol does, so an OPA server can
+follow the same address. A new bundle is verified and compiled first, and then replaces the old one between two
+decisions. A decision that is running at that moment ends with the old bundle.
 """
 
 import asyncio
@@ -29,15 +29,17 @@ from pdp.errors import BundleError, EngineError, PdpError, UsageError
 from pdp.installed import extra
 from pdp.json import digest
 
-EVERY: Final = 60.0  # default time between two looks, in seconds
-TIMEOUT: Final = 30.0  # default time for one answer over HTTP, from the address' lookup to the last byte, in seconds
-JITTER: Final = 0.2  # by which part the time between two looks varies, lest a thousand engines come at once
+EVERY: Final = 60.0  # The default number of seconds between two checks of the source.
+TIMEOUT: Final = 30.0  # The default number of seconds for one HTTP answer, from the address lookup to the last byte.
+# the random part of the time between two checks, so that many engines do not poll at the same moment
+JITTER: Final = 0.2
 
 _LONGEST: Final = 10 * 365 * 24 * 3600.0
 _OK: Final = 200
 _NOT_MODIFIED: Final = 304
-_CHECK: Final = "check the address, and that it is served"
-# With the machine's sleep where the system counts it: a laptop's lid must not stop a bundle's ageing.
+_CHECK: Final = "check the URL, and that the server offers the bundle"
+# Where the system supports it, this clock also runs while the machine sleeps, so bundles also age while a laptop is
+# closed.
 _elapsed: Final = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 _log = logging.getLogger("pdp.engine")
@@ -45,14 +47,10 @@ _log = logging.getLogger("pdp.engine")
 
 @dataclass(frozen=True, slots=True)
 class BundleHealth:
-    """How an engine stands to the file that it follows.
+    """The state of a `FollowingEngine`. `age` is the number of seconds since the source last confirmed the bundle.
 
-    Attributes:
-        state: `current`: it decides by that file. `behind`: by the last good one, since the file is bad or cannot be
-            read. `stale`: it decides nothing, since that lasts longer than `max_age`.
-        revision, release: of the bundle that it has.
-        age: seconds since the source confirmed that bundle.
-        error: what went wrong at the last look.
+    `behind`: the source is invalid or unreadable, so the last valid bundle still decides. `stale`: the source has not
+    confirmed the bundle for longer than `max_age`, so every decision is a DENY.
     """
 
     state: Literal["current", "behind", "stale"]
@@ -63,26 +61,32 @@ class BundleHealth:
 
 
 class FollowingEngine(Engine):
-    """Decides in the process by the bundle that stands at one address. Safe for threads and tasks; close it when done.
+    """An engine in the process that follows the bundle at a file or URL.
 
-    Open it after a fork: in a forked child it decides nothing.
+    Safe for threads and tasks. Close the engine after use. Open it after a fork: a forked child only gets DENY.
 
     Args:
-        source: a bundle file, or the `http` or `https` URL of one. Over HTTP there must be keys.
-        trust: by whom bundles have to be signed, and which release is the newest so far.
-        every: seconds between two looks; the first one is taken now.
-        max_age: seconds after which a bundle that the source has not confirmed decides nothing any more: a DENY
-            `bundle.stale`. None: never. Sleep of the machine counts; its clock may be set at will.
-        timeout: seconds for one answer over HTTP, the whole of it.
-        headers: sent with each request, such as `Authorization`. Shown nowhere.
-        tls: for `https`, instead of the system's certificates; it may have a client certificate.
-        manifests, data, deadline, memory_limit: as of `EmbeddedEngine`.
-        clock: seconds that never go back, for tests.
+        source: a bundle file, or its `http` or `https` URL. A URL requires keys in `trust`.
+        trust: the trusted signing keys, and the newest release so far.
+        every: seconds between two checks of the source; the first check is made at once.
+        max_age: seconds without confirmation by the source, including sleep of the machine, after which every decision
+            is a DENY `bundle.stale`. None for no limit.
+        timeout: seconds for a complete HTTP response.
+        headers: headers of each request, such as `Authorization`; never logged.
+        tls: for `https`, replaces the system's certificates; it may include a client certificate.
+        manifests, data, deadline, memory_limit: as for `EmbeddedEngine`.
+        clock: returns seconds that never decrease; for tests.
 
     Raises:
-        BundleError: the source has no bundle that can be decided by, or its file cannot be read.
-        EngineError: its server cannot be asked.
-        UsageError: an argument that cannot be used.
+        BundleError: the source has no usable bundle, or the file cannot be read.
+        EngineError: the server cannot be reached.
+        UsageError: an argument is invalid.
+
+    Examples:
+        >>> from pdp import BundleTrust
+        >>> with FollowingEngine("../../bundles/payments.tar.gz", BundleTrust()) as engine:
+        ...     engine.health().state
+        'current'
     """
 
     name = "embedded"
@@ -112,19 +116,19 @@ class FollowingEngine(Engine):
             self._read = _UrlSource(source, timeout, headers or {}, tls)
             if trust.keys is None:
                 raise UsageError(
-                    f"{source}: bundles over HTTP are taken from signers alone", hint="give BundleTrust public keys"
+                    f"{source}: a bundle from a URL must be signed", hint="pass public keys to BundleTrust"
                 )
         else:
             self._read = lambda _: (read_packed(Path(source)), None)
         self._trust = trust
         self._max_age = math.inf if max_age is None else max_age
-        self._opened = partial(
+        self._open_engine = partial(
             EmbeddedEngine, manifests=manifests, data=data, deadline=deadline, memory_limit=memory_limit
         )
         self._clock = clock
         self._error: PdpError | None = None
-        self._refusal: tuple[str, BundleError] | None = None
-        self._looking = threading.Lock()
+        self._rejected: tuple[str, BundleError] | None = None
+        self._refreshing = threading.Lock()
         self._ended = threading.Event()
         self._process = os.getpid()
         self._confirmed = self._clock()
@@ -132,73 +136,83 @@ class FollowingEngine(Engine):
         self._loaded = self._load(content or b"")
         try:
             threading.Thread(
-                target=look_again, args=(ref(self), self._ended, every), name="pdp-bundles", daemon=True
+                target=refresh_periodically, args=(ref(self), self._ended, every), name="pdp-bundles", daemon=True
             ).start()
         except RuntimeError as error:
             self._loaded[1].close()
-            raise EngineError(f"no thread to follow the bundle: {error}") from error
+            raise EngineError(f"cannot start the thread that follows the bundle: {error}") from error
 
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
         """Evaluate a document, as `EmbeddedEngine.evaluate` does.
 
         Raises:
-            StaleBundleError: the bundle is older than admitted.
-            EngineError: as there, or in a forked child.
+            StaleBundleError: the source has not confirmed the bundle for longer than `max_age`.
+            EngineError: as for `EmbeddedEngine.evaluate`, or the process was forked.
         """
-        # Taken once: what is swapped in after this is the next decision's.
+        # Bundle and engine are read together. A bundle that is loaded after this line decides the next request.
         bundle, engine = self._loaded
         age = self._age()
         if not age <= self._max_age:
             raise StaleBundleError(
-                f"release {bundle.release} was last confirmed {age:.0f} s ago, {self._max_age:g} s are admitted",
-                hint="see the engine's health for what keeps it from its source",
+                f"release {bundle.release} was last compared with its source {age:.0f} s ago, but at most "
+                f"{self._max_age:g} s are allowed",
+                hint="see the error in the engine's health",
             )
         return engine.evaluate(body, document)
 
     @property
     def bundle(self) -> Bundle:
-        """The bundle that is decided by."""
+        """The bundle that the engine decides with."""
         return self._loaded[0]
 
     def health(self) -> BundleHealth:
-        """Return the state of the engine against its source."""
+        """Return whether the bundle is current, its age, and the error of the last check of the source."""
         bundle, error, age = self.bundle, self._error, self._age()
         state: Literal["current", "behind", "stale"] = "current" if error is None else "behind"
         return BundleHealth(state if age <= self._max_age else "stale", bundle.revision, bundle.release, age, error)
 
     def refresh(self) -> BundleHealth:
-        """Look at the source now and return the health; a fault of the source is in it, and not raised.
+        """Check the source now and return the health. Errors of the source are part of the health, not raised.
 
-        EngineError: in a forked child.
+        Raises:
+            EngineError: the process was forked.
         """
         if os.getpid() != self._process:
-            raise EngineError("the engine was opened before the process was forked", hint="open it after the fork")
-        with self._looking:
-            asked = self._clock()
+            raise EngineError(
+                "the engine was opened before the process was forked", hint="open the engine after the fork"
+            )
+        with self._refreshing:
+            started = self._clock()
             try:
                 content, tag = self._read(self._tag)
                 if content is not None and digest(content) != self.bundle.digest:
-                    # The old engine is not closed, as somebody may be about to ask it: it goes with its last user.
+                    # Another thread may still be using the old engine, so it is not closed here; it is freed with its
+                    # last reference.
                     self._loaded = self._load(content)
-                    # `close` ends first and then reads what is loaded, so that one of the two closes the new one.
+                    # `close` sets the event before it reads `_loaded`, so either `close` or this thread closes the new
+                    # engine.
                     if self._ended.is_set():
                         self._loaded[1].close()
-            except Exception as caught:  # noqa: BLE001 - whatever it is, the last good bundle stays, and health says so
-                # Else the next look would find a bad file unchanged, and take it for the bundle at hand.
+            except Exception as caught:  # noqa: BLE001 - the last good bundle stays, and health reports it
+                # If the tag of a bad file were kept, the next check would report the file as unchanged and treat it as
+                # loaded.
                 self._tag = None
                 error = caught if isinstance(caught, PdpError) else EngineError(f"{type(caught).__name__}: {caught}")
-                # A server that is away is reported once, not once a minute.
+                # If the server is down, the error is logged once, not at every check.
                 if str(self._error) != str(error):
-                    _log.warning("%s: release %d stays: %s", self._source, self.bundle.release, error)
+                    _log.warning(
+                        "%s: the engine still decides with release %d: %s", self._source, self.bundle.release, error
+                    )
                 self._error = error
             else:
-                # Of the moment before the question: what the source answered may be as old as that.
-                self._confirmed, self._tag = asked, tag
-                self._error = self._refusal = None
+                # The age counts from before the request, because the server's answer may describe the state at that
+                # time.
+                self._confirmed, self._tag = started, tag
+                self._error = self._rejected = None
         return self.health()
 
     def close(self) -> None:
-        """End the looking and give all memory back; deciding afterwards is a DENY `engine.unavailable`."""
+        """Stop following the source and free the memory. Later decisions are a DENY `engine.unavailable`."""
         self._ended.set()
         self._loaded[1].close()
 
@@ -206,19 +220,18 @@ class FollowingEngine(Engine):
         return max(0.0, self._clock() - self._confirmed)
 
     def _load(self, content: bytes) -> tuple[Bundle, EmbeddedEngine]:
-        """Return the bundle with an engine of its own, checked and noted as the newest."""
         file_digest = digest(content)
-        if self._refusal is not None and self._refusal[0] == file_digest:
-            raise self._refusal[1]
+        if self._rejected is not None and self._rejected[0] == file_digest:
+            raise self._rejected[1]
         try:
             bundle = self._trust.admit(content)
-            engine = self._opened(bundle)
+            engine = self._open_engine(bundle)
         except ReleaseFloorError:
             raise
         except BundleError as error:
             message = f"{self._source}: {error.message.removeprefix('bundle: ')}"
             refusal = type(error)(message, hint=error.hint)
-            self._refusal = (file_digest, refusal)
+            self._rejected = (file_digest, refusal)
             self._trust.refused(file_digest, refusal)
             raise refusal from error
         try:
@@ -229,70 +242,74 @@ class FollowingEngine(Engine):
         return bundle, engine
 
 
-def look_again(follower: ref[Any], ended: threading.Event, every: float) -> None:
-    """Call `refresh` of a follower about every so many seconds, until it has ended, or nobody uses it any more."""
-    # By a weak reference, so that one without users ends its thread, closed or not.
-    while not ended.wait(every * random.uniform(1 - JITTER, 1 + JITTER)):  # noqa: S311 - spreads, hides nothing
-        followed = follower()
-        if followed is None:
+def refresh_periodically(follower: ref[Any], ended: threading.Event, every: float) -> None:
+    """Call a follower's `refresh` about every `every` seconds, until `ended` is set or the follower is dropped."""
+    # The thread has only a weak reference, so it also ends if the follower is dropped without being closed.
+    while not ended.wait(every * random.uniform(1 - JITTER, 1 + JITTER)):  # noqa: S311 - not used for security
+        target = follower()
+        if target is None:
             return
-        followed.refresh()
-        del followed
+        target.refresh()
+        del target
 
 
 class _UrlSource:
-    """Returns the file at a URL with its ETag, or None with it if it is the file that has the given ETag."""
+    """Reads a bundle from a URL. Returns the file with its ETag, or None if the given ETag is still current."""
 
     def __init__(self, url: str, timeout: float, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> None:
         with extra("follow"):
-            import httpx  # noqa: PLC0415 - only who follows a URL needs it
+            import httpx  # noqa: PLC0415 - only needed for URLs
         try:
             parts = httpx.URL(url)
         except (httpx.InvalidURL, ValueError):
             parts = httpx.URL()
         if parts.userinfo:
-            raise UsageError("the address of a bundle holds a password", hint="give it as a header: Authorization")
+            raise UsageError(
+                "the URL of a bundle contains a password", hint="send the password in the header Authorization"
+            )
         if parts.scheme not in {"http", "https"} or not parts.host or parts.query or parts.fragment or " " in url:
             raise UsageError(
-                f"{url!r:.200}: not the address of a bundle", hint="such as https://HOST/channels/stable.tar.gz"
+                f"{url!r:.200}: not a valid URL of a bundle", hint="write it like https://HOST/channels/stable.tar.gz"
             )
-        for name, value in headers.items():  # else the library's error would quote it
+        # headers are checked here, because httpx's own error message would quote the value
+        for name, value in headers.items():
             if not f"{name}{value}".isascii() or not f"{name}{value}".isprintable():
-                raise UsageError(f"headers: {name!r:.80} cannot be sent", hint="printable ASCII characters alone")
+                raise UsageError(f"headers: {name!r:.80} cannot be sent", hint="use only printable ASCII characters")
         self._url = url
         self._timeout = timeout
-        # The file as it is: a bundle is compressed already. No cache in between may answer by itself.
+        # The server is asked for an uncompressed file, and caches are asked not to answer from their copy.
         self._headers = {"Accept-Encoding": "identity", "Cache-Control": "no-cache", **headers}
         self._tls = tls or ssl.create_default_context()
 
     def __call__(self, tag: str | None) -> tuple[bytes | None, str | None]:
-        # In a thread of its own: the caller may be in an event loop.
+        # The event loop runs in a new thread, because the caller may already be in one.
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(asyncio.run, self._fetch(tag)).result()
 
-    # In an event loop, since only there one deadline bounds everything: lookup, TLS, and an answer that drips.
+    # Only an event loop can limit the whole download by one deadline, with the address lookup, TLS and a slow answer.
     async def _fetch(self, tag: str | None) -> tuple[bytes | None, str | None]:
         import httpx  # noqa: PLC0415
 
         headers = self._headers | ({} if tag is None else {"If-None-Match": tag})
         body = bytearray()
         try:
-            # No redirections: the bundle is where the operator says. The environment's proxies apply.
+            # Redirects are not followed, because the bundle must come from the configured address. Proxy variables are
+            # respected.
             async with (
                 asyncio.timeout(self._timeout),
-                httpx.AsyncClient(verify=self._tls, timeout=None) as client,  # noqa: S113 - the one above bounds all
+                httpx.AsyncClient(verify=self._tls, timeout=None) as client,  # noqa: S113 - asyncio.timeout limits it
                 client.stream("GET", self._url, headers=headers) as response,
             ):
                 if response.status_code == _NOT_MODIFIED and tag is not None:
                     return None, tag
                 if response.status_code != _OK:
-                    raise EngineError(f"{self._url}: the server answers {response.status_code}", hint=_CHECK)
+                    raise EngineError(f"{self._url}: the server answered {response.status_code}", hint=_CHECK)
                 async for piece in response.aiter_raw():
                     body += piece
                     if len(body) > MAX_BUNDLE:
-                        raise EngineError(f"{self._url}: larger than {MAX_BUNDLE} bytes", hint="is this a bundle?")
+                        raise EngineError(f"{self._url}: larger than {MAX_BUNDLE} bytes", hint="check the URL")
         except TimeoutError:
-            raise EngineError(f"{self._url}: no whole answer within {self._timeout:g} s", hint=_CHECK) from None
+            raise EngineError(f"{self._url}: no complete answer within {self._timeout:g} s", hint=_CHECK) from None
         except (httpx.HTTPError, OSError) as error:
             raise EngineError(
                 f"{self._url}: download failed: {str(error) or type(error).__name__:.200}", hint=_CHECK

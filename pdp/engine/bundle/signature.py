@@ -1,13 +1,13 @@
-"""A bundle's signature, in OPA's own format, and the public keys that verify it.
+"""A bundle's signature in OPA's format, and the public keys that verify it.
 
     .signatures.json   {"signatures": [JWT]}, exactly one
     the JWT            header {"alg", "kid"}, payload {"files": [{"name", "hash", "algorithm": "SHA-256"}]}
 
-Every other file of the bundle is listed. A JSON file is hashed by what it says, anything else by its bytes. Source:
-OPA's documentation, "Bundles: Signing", and its `bundle/hash.go`, whose form of JSON is followed letter by letter.
+The payload lists all files of the bundle except the signature. A JSON file is hashed by its value, other files by their
+bytes. Source: OPA's documentation, "Bundles: Signing", and `bundle/hash.go`, whose JSON format is reproduced exactly.
 
-The id of a key is its thumbprint (RFC 7638): both halves of a key have the same id, and nobody has to keep a list.
-There is one algorithm, whatever a signature claims: ES256, so keys are P-256.
+The id of a key is its thumbprint (RFC 7638), so the private and the public key have the same id and no list of ids is
+needed. Keys must be P-256, because the only accepted algorithm is ES256, even if a signature claims another algorithm.
 """
 
 import hashlib
@@ -28,28 +28,24 @@ from pdp.errors import BundleError, UsageError
 from pdp.installed import extra
 from pdp.json import canonical, parse_json
 
-KEYS_VARIABLE: Final = "PDP_VERIFICATION_KEYS"  # the environment variable with public keys, one PEM after another
-ALGORITHM: Final = "ES256"  # what bundles are signed with
+# the environment variable with the public keys as concatenated PEM texts
+KEYS_VARIABLE: Final = "PDP_VERIFICATION_KEYS"
+ALGORITHM: Final = "ES256"  # the algorithm of bundle signatures
 
 MAX_PEM: Final = 64 * 1024
-MAKE_ONE: Final = "make a pair with `pdp bundle keygen`"  # the hint where no usable key is given
+MAKE_ONE: Final = "make a pair with `pdp bundle keygen`"  # the hint that is shown if no usable key is given
 
 _PUBLIC: Final = re.compile(r"-----BEGIN PUBLIC KEY-----\s.+?-----END PUBLIC KEY-----", re.DOTALL)
 _JSON_FILES: Final = (".manifest", "data.json")
 _HASH: Final = "SHA-256"
 _PARTS: Final = 3
-_SIGN: Final = "sign it with `pdp bundle sign`, and verify it with the public half of that key"
-_TAMPERED: Final = "it was changed after it was signed: take it from its publisher again"
+_SIGN: Final = "sign the bundle with `pdp bundle sign`, and verify it with the public key of the same pair"
+_TAMPERED: Final = "the bundle was changed after it was signed: get it from its publisher again"
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationKey:
-    """The public half of a key.
-
-    Attributes:
-        id: RFC 7638 thumbprint of the key; `kid` of the signatures that it verifies.
-        pem: the key as `BEGIN PUBLIC KEY` (SPKI), as OPA's configuration takes it.
-    """
+    """The public half of a signing key. `id` is its thumbprint (RFC 7638), `pem` its text (SPKI) for OPA's settings."""
 
     id: str
     pem: str
@@ -57,38 +53,51 @@ class VerificationKey:
 
 
 def public_keys(pem: str, name: str) -> tuple[VerificationKey, ...]:
-    """Return the public keys in a PEM text, one or more. `name` says where it comes from, for messages.
-
-    UsageError: no public key, a private one, or one that cannot be read, is too short or of another kind.
-    """
+    """Return the public keys in a PEM text. Raises `UsageError`, naming `name`, if there is none, or a private key."""
     if "PRIVATE KEY" in pem:
         raise UsageError(
-            f"{name}: holds a private key", hint="verify with the public half, which `pdp bundle keygen` names .pub"
+            f"{name}: is a private key, expected a public key",
+            hint="give the public key, the file that `pdp bundle keygen` names .pub",
         )
     blocks = _PUBLIC.findall(pem)
     if not blocks:
-        raise UsageError(f"{name}: no public key in PEM form (BEGIN PUBLIC KEY)", hint=MAKE_ONE)
+        raise UsageError(f"{name}: no public key found, expected PEM text (BEGIN PUBLIC KEY)", hint=MAKE_ONE)
     return tuple(public_half(parse_key(block, name)) for block in blocks)
 
 
 def load_public_keys(paths: Iterable[Path]) -> tuple[VerificationKey, ...]:
-    """Return the public keys in these PEM files, each one once; errors as of `read_pem` and `public_keys`."""
+    """Return the public keys in PEM files, without duplicates.
+
+    Args:
+        paths: the files, such as the `.pub` file of `pdp bundle keygen`; each may contain several keys.
+
+    Raises:
+        UsageError: a file cannot be read, has no public key, or has a private key.
+        MissingExtraError: the extra `follow` is not installed.
+
+    Examples:
+        >>> load_public_keys([Path("release.pub")])  # doctest: +SKIP
+        (VerificationKey(id='...'),)
+        >>> load_public_keys([])
+        ()
+    """
     keys = [key for path in paths for key in public_keys(read_pem(path), str(path))]
     return tuple({key.id: key for key in keys}.values())
 
 
 def read_pem(path: Path) -> str:
-    """Return the text of a file with keys; bytes that no key has are replaced, and shown nowhere."""
+    """Return the text of a key file, with non-ASCII bytes replaced. Messages must not quote the text."""
     content = read_bytes(path)
-    if len(content) > MAX_PEM:  # the time to look for keys grows with the square of it
-        raise UsageError(f"{path}: larger than {MAX_PEM} bytes", hint="is this a key?")
+    # the size of a key file is limited, because the search for keys takes time that grows with its square
+    if len(content) > MAX_PEM:
+        raise UsageError(f"{path}: larger than {MAX_PEM} bytes, expected a key", hint="give a PEM file")
     return content.decode("ascii", "replace")
 
 
 def parse_key(block: str, name: str) -> Any:
-    """Return the P-256 key in a PEM block, of either half, as joserfc uses it; UsageError for anything else."""
+    """Return the public or private P-256 key in a PEM block, as a joserfc key."""
     with extra("follow"):
-        from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - only who has keys needs it
+        from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - only needed with keys
         from joserfc.errors import JoseError  # noqa: PLC0415
         from joserfc.jwk import ECKey  # noqa: PLC0415
 
@@ -96,22 +105,20 @@ def parse_key(block: str, name: str) -> Any:
         key = ECKey.import_key(block)
         if key.curve_name == "P-256":
             return key
-    raise UsageError(f"{name}: not a P-256 key ({ALGORITHM}), or a damaged one", hint=MAKE_ONE)
+    raise UsageError(
+        f"{name}: the key is damaged or of another type, expected a P-256 key ({ALGORITHM}) in PEM form", hint=MAKE_ONE
+    )
 
 
 def public_half(jwk: Any) -> VerificationKey:
-    """Return the key that verifies, of a joserfc key of either half."""
+    """Return the verification key that belongs to a public or private joserfc key."""
     pem = jwk.as_pem(private=False).decode()
     return VerificationKey(jwk.thumbprint(), pem, type(jwk).import_key(pem))
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Who signed, as the signature itself says.
-
-    Attributes:
-        verified: whether a key of that id confirmed it and every file is what was signed. Else the rest is a claim.
-    """
+    """The signer that a signature claims. Only `verified` proves the signer: a trusted key has verified all files."""
 
     key_id: str
     algorithm: str
@@ -119,27 +126,28 @@ class Signature:
 
 
 def signed_files(files: Mapping[str, bytes]) -> list[dict[str, str]]:
-    """Return what a signature says of these files, by name; BundleError where one that must be JSON is not."""
+    """Return the list of files for a signature's payload, by name. Raises `BundleError` if a JSON file is invalid."""
     return [{"name": name, "hash": _hash(name, content), "algorithm": _HASH} for name, content in sorted(files.items())]
 
 
 def signatures_file(token: str) -> bytes:
-    """Return `.signatures.json` with this JWT; the one form of it that is accepted."""
+    """Return the content of `.signatures.json` with this JWT, in the only layout that is accepted."""
     return canonical({"signatures": [token]})
 
 
 def claimed_signature(content: bytes) -> tuple[str, Signature]:
-    """Return the JWT of a `.signatures.json` and who it says has signed, unverified; BundleError for another format."""
+    """Return the JWT in a `.signatures.json` and its claimed signer, unverified. Raises `BundleError` if malformed."""
     try:
         (token,) = parse_json(content)["signatures"]
         parts = [urlsafe_b64decode(part + "=" * (-len(part) % 4)) for part in token.split(".")]
-        # One spelling only: a signature has bits and white space that mean nothing, and a file has but one digest.
+        # Base64 and JSON can represent one signature by several texts. Only one text is accepted, so that a signed
+        # bundle has only one digest.
         respelled = b".".join(urlsafe_b64encode(part).rstrip(b"=") for part in parts).decode()
         is_token = len(parts) == _PARTS and token == respelled and content == signatures_file(token)
     except (ValueError, TypeError, KeyError, AttributeError):
         is_token = False
     if not is_token:
-        raise BundleError(f"{SIGNATURES}: not one JWT in OPA's format", hint=_SIGN)
+        raise BundleError(f"{SIGNATURES}: must hold exactly one JWT in OPA's format", hint=_SIGN)
     try:
         header = parse_json(parts[0])
         key_id, algorithm = header["kid"], header["alg"]
@@ -151,43 +159,41 @@ def claimed_signature(content: bytes) -> tuple[str, Signature]:
 
 
 def verify_signature(content: bytes | None, files: Mapping[str, bytes], keys: Sequence[VerificationKey]) -> Signature:
-    """Return who signed a bundle, by its `.signatures.json`, if any, and all its other files, once it is sure.
-
-    BundleError: unsigned, signed with another key, or not what was signed.
-    """
+    """Verify and return a bundle's signature over its files. Raises `BundleError` unless a key of `keys` made it."""
     if content is None:
         raise BundleError("not signed", hint=_SIGN)
     token, claimed = claimed_signature(content)
     key = next((key for key in keys if key.id == claimed.key_id), None)
     if key is None:
-        known = " or ".join(sorted(key.id for key in keys)) or "one that is trusted"
+        known = " or ".join(sorted(key.id for key in keys)) or "a trusted key"
         raise BundleError(f"signed with the key {claimed.key_id:.80}, not with {known}", hint=_SIGN)
     listed = _payload(token, key)
     if canonical(listed) != canonical(signed_files(files)):
-        raise BundleError(f"the files are not those that {SIGNATURES} lists", hint=_TAMPERED)
+        raise BundleError(f"the files differ from those in {SIGNATURES}", hint=_TAMPERED)
     return Signature(key.id, ALGORITHM, verified=True)
 
 
 def _payload(token: str, key: VerificationKey) -> Any:
     with extra("follow"):
-        from joserfc import jws  # noqa: PLC0415 - takes a fifth of a second
+        from joserfc import jws  # noqa: PLC0415 - takes 0.2 s to import
         from joserfc.errors import JoseError  # noqa: PLC0415
 
     try:
         signed = jws.deserialize_compact(token, key.jwk, algorithms=[ALGORITHM])
         payload = parse_json(signed.payload)
     except (JoseError, ValueError) as error:
-        raise BundleError(f"the signature is not one of the key {key.id}", hint=_TAMPERED) from error
-    # A scope is a demand of OPA's that a verifier must meet; whoever signed with one meant another use.
+        raise BundleError(f"the signature was not made with the key {key.id}", hint=_TAMPERED) from error
+    # OPA requires the verifier to check the scope. Bundles have none, so a signature with a scope was made for another
+    # use.
     if not isinstance(payload, dict) or "files" not in payload or payload.get("scope"):
-        raise BundleError("the signature does not list files, or is for another scope", hint=_SIGN)
+        raise BundleError("the signature lists no files, or has a scope", hint=_SIGN)
     return payload["files"]
 
 
 def _hash(name: str, content: bytes) -> str:
     if name in _JSON_FILES:
         try:
-            # Numbers keep their spelling, as Go keeps it.
+            # The digits of numbers are kept as written, because OPA, which is written in Go, keeps them too.
             value = json.loads(content, parse_int=orjson.Fragment, parse_float=orjson.Fragment)
             content = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
         except (ValueError, TypeError, RecursionError) as error:

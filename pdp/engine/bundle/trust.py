@@ -1,7 +1,8 @@
-"""Which bundles an engine accepts: signed by a trusted key, and no older than what it decided by before.
+"""Which bundles an engine accepts: bundles signed by a trusted key and not older than the last accepted bundle.
 
-An old bundle is signed as well as a new one, so its signature says nothing against it. A file keeps the highest release
-number that was decided by, over restarts. To go back, an old content is released anew (`pdp bundle rollback`).
+A signature does not prevent a rollback, because an old bundle has a valid signature too. So the highest accepted
+release number is kept in a file over restarts. To go back, release the old content under a new number
+(`pdp bundle rollback`).
 """
 
 import logging
@@ -21,7 +22,7 @@ from pdp.engine.bundle.signature import VerificationKey
 from pdp.errors import BundleError
 from pdp.json import MAX_NUMBER, JsonValueError, canonical, parse_json
 
-LOCK_SECONDS: Final = 10.0  # how long a bundle to be decided by waits for another process that holds the floor's lock
+LOCK_SECONDS: Final = 10.0  # the number of seconds to wait until another process unlocks the floor file
 
 _MAX_FLOOR: Final = 4096
 
@@ -29,24 +30,32 @@ _log = logging.getLogger("pdp.engine")
 
 
 class StaleBundleError(BundleError):
-    """A bundle that is older than one decided by before, or older than the operator admits."""
+    """The bundle is older than an accepted bundle, or its source did not confirm the bundle within `max_age`."""
 
     code: ClassVar[str] = "bundle.stale"
 
 
 class ReleaseFloorError(BundleError):
-    """The file with the newest release cannot be read or written; no bundle is taken until it is repaired."""
+    """The file with the newest release number cannot be read or written, so no bundle is accepted."""
 
 
 class BundleTrust:
-    """What an engine demands of a bundle. Safe for threads, and with a `floor` for processes as well.
+    """The rules for accepting a bundle. Safe for threads, and with a `floor` also for processes.
 
     Args:
-        keys: public keys, each of which may have signed it: two while keys are rotated. None: unsigned ones are taken,
-            as is right where only the operator can write the file.
-        floor: the file that keeps the newest release so far over restarts; None: as long as the object lives.
-        audit: gets an event for each bundle that is decided by or refused (`bundle.loaded`, `bundle.refused`). Its
-            `arguments_digest` is the keyed digest of all that is known of it, release numbers among it.
+        keys: trusted public keys, one of which must have signed the bundle. During a key rotation there are two keys.
+            None: unsigned bundles are accepted; use this only if no one else can write the file.
+        floor: a file that keeps the newest release number over restarts. None: this object keeps the number.
+        audit: records each bundle that is loaded or rejected (`bundle.loaded`, `bundle.refused`). The event's
+            `arguments_digest` is a keyed digest of the details.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> trust = BundleTrust()
+        >>> bundle = trust.admit(Path("../../bundles/payments.tar.gz").read_bytes())
+        >>> trust.loaded(bundle)
+        >>> trust.newest() == (bundle.release, bundle.revision)
+        True
     """
 
     def __init__(
@@ -63,38 +72,45 @@ class BundleTrust:
         self._newest: tuple[int, str] | None = None
 
     def newest(self) -> tuple[int, str] | None:
-        """Return release and revision of the newest bundle so far, or None; ReleaseFloorError: its file is damaged."""
+        """Return release number and revision of the newest loaded bundle, or None if no bundle was loaded.
+
+        Raises:
+            ReleaseFloorError: the file `floor` is damaged.
+        """
         return self._newest if self._floor is None else _read(self._floor)
 
     def admit(self, content: bytes) -> Bundle:
-        """Return the bundle in a file's content if it may be decided by. Call `loaded` as soon as it is.
+        """Read a bundle file's content and check that the bundle is accepted. Call `loaded` when an engine uses it.
 
-        StaleBundleError: an older release, or another bundle with the newest one's number; BundleError: unsigned,
-        signed by somebody else, changed or no bundle.
+        Raises:
+            StaleBundleError: the bundle is older than the newest release, or another bundle with its number.
+            BundleError: the bundle is damaged, changed, unsigned, or signed with another key.
         """
         bundle = read_bundle(content, keys=self.keys)
-        _check(bundle, self.newest())
+        _check_release(bundle, self.newest())
         return bundle
 
     def loaded(self, bundle: Bundle) -> None:
-        """Note that `bundle` is decided by.
+        """Record that an engine now decides with `bundle`.
 
-        StaleBundleError: a newer one came in between; ReleaseFloorError: the floor cannot be written.
+        Raises:
+            StaleBundleError: a newer bundle was loaded in the meantime.
+            ReleaseFloorError: the file `floor` cannot be written.
         """
         with self._locked():
             newest = self.newest()
-            _check(bundle, newest)
+            _check_release(bundle, newest)
             self._newest = (bundle.release, bundle.revision)
             if self._floor is not None and newest != self._newest:
                 content = canonical({"release": bundle.release, "revision": bundle.revision})
                 try:
                     replace_file(self._floor, content, mode=0o600)
                 except OSError as error:
-                    raise _unusable(self._floor, error) from error
+                    raise _floor_error(self._floor, error) from error
         self._record("bundle.loaded", bundle.digest, bundle=bundle)
 
     def refused(self, digest: str, error: BundleError) -> None:
-        """Record that the file with this digest is not decided by."""
+        """Record in the audit log that the bundle file with this digest was rejected."""
         self._record("bundle.refused", digest, error=error)
 
     @contextmanager
@@ -104,16 +120,17 @@ class BundleTrust:
                 yield
             return
         try:
-            # Opened anew each time, so that it keeps threads from each other as well, and no child inherits it locked.
+            # The lock file is opened for each lock, so that the lock also excludes other threads, and no child process
+            # inherits it.
             lock = os.open(f"{self._floor}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise _unusable(self._floor, error) from error
+            raise _floor_error(self._floor, error) from error
         try:
             try:
                 locked(lock, time.monotonic() + LOCK_SECONDS)
             except BlockingIOError:
-                message = f"{self._floor}.lock was held by another process for {LOCK_SECONDS:g} s"
-                raise ReleaseFloorError(message, hint="`lslocks` names it") from None
+                message = f"{self._floor}.lock: still locked by another process after {LOCK_SECONDS:g} s"
+                raise ReleaseFloorError(message, hint="find the process with `lslocks`") from None
             yield
         finally:
             os.close(lock)
@@ -123,37 +140,38 @@ class BundleTrust:
     ) -> None:
         if self._audit is None:
             return
-        # Of a bundle that is refused, nothing that it states is sure.
+        # The values in a rejected bundle are not verified, so they are not recorded.
         revision, release = (None, None) if bundle is None else (bundle.revision, bundle.release)
         code, message = (None, None) if error is None else (error.code, error.message)
-        known = {"type": kind, "digest": digest, "revision": revision, "release": release}
-        known |= {"error_code": code, "message": message}
+        details = {"type": kind, "digest": digest, "revision": revision, "release": release}
+        details |= {"error_code": code, "message": message}
         try:
             self._audit.append(
                 {
                     "time": to_milliseconds(time.time()),
                     "type": kind,
-                    "arguments_digest": self._audit.digest(canonical(known)),
+                    "arguments_digest": self._audit.digest(canonical(details)),
                     "bundle_revision": revision,
                     "outcome": "succeeded" if error is None else "failed",
                     "error_code": code,
                 }
             )
-        except Exception:  # noqa: BLE001 - an audit log is the application's, and may raise anything
-            _log.exception("%s could not be recorded", kind)
+        except Exception:  # noqa: BLE001 - the application's audit log may raise anything
+            _log.exception("could not record the audit event %s", kind)
 
 
-def _check(bundle: Bundle, newest: tuple[int, str] | None) -> None:
+def _check_release(bundle: Bundle, newest: tuple[int, str] | None) -> None:
     release, revision = newest or (0, "")
     if bundle.release < release:
         raise StaleBundleError(
-            f"release {bundle.release} is older than release {release}, which was decided by before",
-            hint="take the newest one; `pdp bundle rollback` releases an old content anew",
+            f"release {bundle.release} is older than release {release}, with which this engine decided before",
+            hint="use the newest bundle; `pdp bundle rollback` releases older content under a new number",
         )
     if bundle.release == release and bundle.revision != revision:
         raise StaleBundleError(
-            f"it has the number of release {release}, which was decided by before, and another content",
-            hint="build it with a release number of its own",
+            f"the bundle has the same number as release {release}, with which this engine decided before, but "
+            f"other content",
+            hint="build the bundle with a new release number",
         )
 
 
@@ -164,7 +182,7 @@ def _read(path: Path) -> tuple[int, str] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _unusable(path, error) from error
+        raise _floor_error(path, error) from error
     try:
         document = parse_json(content)
         release, revision = document["release"], document["revision"]
@@ -172,14 +190,14 @@ def _read(path: Path) -> tuple[int, str] | None:
         release, revision = None, None
     if type(release) is not int or not 1 <= release <= MAX_NUMBER or type(revision) is not str:
         raise ReleaseFloorError(
-            f"{path}: does not say which release was the newest",
-            hint="restore it; whoever removes it lets every older bundle in once more",
+            f"{path}: damaged: expected the newest release number and its revision",
+            hint="restore the file; without it, older bundles would be accepted again",
         )
     return release, revision
 
 
-def _unusable(path: Path, error: OSError) -> ReleaseFloorError:
+def _floor_error(path: Path, error: OSError) -> ReleaseFloorError:
     return ReleaseFloorError(
         f"{path}: the newest release cannot be read or written: {error.strerror}",
-        hint="name a file in a folder of yours",
+        hint="choose a folder you can write to",
     )

@@ -1,8 +1,8 @@
-"""The engine that asks a running OPA.
+"""The engine that asks a running OPA server.
 
-engine:   the engine: what is asked, what of the answer is a decision, what an error with which code; circuit breaker
-client:   an OPA's URL; HTTP for threads (`http.client`), deadlines, errors in our words
-versions: which versions of OPA may decide, and why others may not
+engine:   the engine: requests, decisions, error codes, circuit breaker
+client:   the address of an OPA server; HTTP for threads (`http.client`), deadlines, errors
+versions: which versions of OPA may decide, and why other versions may not
 aio:      HTTP for tasks (aiohttp)
-server:   health, status, policies and data of an OPA; the settings of an application's client (opa-python-client)
+server:   health, status, policies and data of an OPA server; the settings of an application's opa-python-client
 """

@@ -1,4 +1,4 @@
-"""HTTP to OPA for tasks: one session of aiohttp for each event loop that asks, closed with the loop or the engine."""
+"""HTTP to OPA for asyncio tasks. Each event loop has an aiohttp session, closed with the loop or the engine."""
 
 import asyncio
 import io
@@ -27,13 +27,14 @@ with extra("sidecar"):
     import aiohttp
     from yarl import URL
 
-_LARGE: Final = 1024 * 1024  # bytes; aiohttp warns of more that is not a file
-# The connections that the running exchange has taken.
+# The size in bytes from which a body is passed as a file, because aiohttp warns about larger bodies otherwise.
+_LARGE: Final = 1024 * 1024
+# The connections that the current request uses.
 _taken: ContextVar[list[asyncio.Transport]] = ContextVar("_taken")
 
 
 class Sessions:
-    """The sessions of one client, by their event loop."""
+    """The aiohttp sessions of one OPA client, one for each event loop."""
 
     def __init__(self, client: OpaClient) -> None:
         self._client = client
@@ -44,7 +45,7 @@ class Sessions:
         ] = weakref.WeakKeyDictionary()
 
     async def exchange(self, method: str, path: str, body: bytes | None, seconds: float) -> Answer:
-        """Async variant of `OpaClient.exchange`. Waiting until a connection is free counts as well."""
+        """Async variant of `OpaClient.exchange`. `seconds` includes the time to wait for a free connection."""
         url = self._urls.get(path) or self._urls.setdefault(path, URL(self._base + path, encoded=True))
         self._client.check_usable()
         try:
@@ -54,31 +55,32 @@ class Sessions:
                 except (ConnectionResetError, BrokenPipeError):
                     return await self._attempt(method, url, body)
         except (OSError, MalformedAnswerError) as error:
-            self._client.check_usable()  # an exchange that breaks because the engine is closed is not OPA's fault
+            self._client.check_usable()  # if the engine is closed during a request, the error is not OPA's fault
             raise self._client.failure(error, seconds) from error
 
     def close(self) -> None:
-        """Let each session be closed by its event loop, once that runs; loops that have ended have closed theirs."""
+        """Ask each running event loop to close its session. Ended loops have already closed their sessions."""
         for loop, (_, owner) in list(self._sessions.items()):
             if not loop.is_closed():
-                asyncio.run_coroutine_threadsafe(_end(owner), loop)
+                asyncio.run_coroutine_threadsafe(_close(owner), loop)
 
     async def aclose(self) -> None:
         """Close the session of the running event loop."""
         session = self._sessions.pop(asyncio.get_running_loop(), None)
         if session is not None:
-            await _end(session[1])
+            await _close(session[1])
 
     async def _session(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
         known = self._sessions.get(loop)
         if known is None or known[0].closed:
-            # A generator, as an event loop closes those that are left when it ends (`shutdown_asyncgens`).
-            owner = self._opened()
+            # The session is owned by a generator, because an event loop closes its generators when it ends
+            # (`shutdown_asyncgens`).
+            owner = self._own_session()
             known = self._sessions[loop] = (await anext(owner), owner)
         return known[0]
 
-    async def _opened(self) -> AsyncGenerator[aiohttp.ClientSession]:
+    async def _own_session(self) -> AsyncGenerator[aiohttp.ClientSession]:
         async with new_session(self._client) as session:
             yield session
 
@@ -91,19 +93,20 @@ class Sessions:
             async with session.request(method, url, data=data, allow_redirects=False) as response:
                 return Answer(response.status, await _body(response))
         except (aiohttp.ClientError, RuntimeError) as error:
-            raise _plain(error) from error
+            raise _convert_error(error) from error
         finally:
-            # At once, whatever is still to be sent: a graceful end would wait for an OPA that reads nothing.
+            # Connections are aborted even if data is unsent, because a graceful close would wait for an OPA that does
+            # not read.
             for transport in taken:
                 if transport.is_closing():
                     transport.abort()
 
 
 def new_session(client: OpaClient, seconds: float | None = None) -> aiohttp.ClientSession:
-    """Return a session with the address, headers and TLS settings of a client; `seconds` bound a whole exchange."""
+    """Return an aiohttp session with an OPA client's address, headers and TLS settings. `seconds` limits a request."""
     path, most = client.address.path, client.connections
     return aiohttp.ClientSession(
-        connector=_QuietUnix(path, limit=most) if path else _QuietTcp(limit=most, ssl=client.tls or True),
+        connector=_UnixConnector(path, limit=most) if path else _TcpConnector(limit=most, ssl=client.tls or True),
         headers=client.headers,
         auto_decompress=False,
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -111,8 +114,7 @@ def new_session(client: OpaClient, seconds: float | None = None) -> aiohttp.Clie
     )
 
 
-def _plain(error: Exception) -> Exception:  # noqa: PLR0911 - a table
-    """Return what an error of aiohttp is without aiohttp: `MalformedAnswerError`, or one of the system's."""
+def _convert_error(error: Exception) -> Exception:  # noqa: PLR0911 - one return for each kind of error
     match error:
         case aiohttp.ConnectionTimeoutError():
             return OSError(NO_CONNECTION)
@@ -121,8 +123,8 @@ def _plain(error: Exception) -> Exception:  # noqa: PLR0911 - a table
         case aiohttp.ClientConnectorError():
             return OSError(error_words(error.os_error))
         case aiohttp.ClientResponseError():
-            return MalformedAnswerError(f"did not answer in HTTP: {' '.join(error.message.split())[:200]}")
-        # The message of other disconnections is the head that had arrived.
+            return MalformedAnswerError(f"sent an answer that is not HTTP: {' '.join(error.message.split())[:200]}")
+        # The message of any other disconnect is the part of the answer's head that was received.
         case aiohttp.ServerDisconnectedError(message=str()) | aiohttp.ClientConnectionResetError():
             return ConnectionResetError()
         case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError():
@@ -132,8 +134,8 @@ def _plain(error: Exception) -> Exception:  # noqa: PLR0911 - a table
     return OSError(error_words(error))
 
 
-async def _end(owner: AsyncGenerator[aiohttp.ClientSession]) -> None:
-    with suppress(RuntimeError):  # the loop ends, and closes it already
+async def _close(owner: AsyncGenerator[aiohttp.ClientSession]) -> None:
+    with suppress(RuntimeError):  # if the event loop is already ending, it closes the generator itself
         await owner.aclose()
 
 
@@ -148,8 +150,8 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
     return body
 
 
-class _Quiet(aiohttp.BaseConnector):
-    """A connector that drops a kept connection on which something has arrived: it would answer the next request."""
+class _QuietConnector(aiohttp.BaseConnector):
+    """A connector that discards idle connections with unread data, which would be taken for the next response."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -160,7 +162,8 @@ class _Quiet(aiohttp.BaseConnector):
             connection = await super().connect(*arguments, **options)
             protocol: Any = connection.protocol
             transport = protocol.transport
-            # On a new connection TLS itself may have sent something.
+            # Only reused connections are checked for unexpected data, because a new connection may hold data of the TLS
+            # handshake.
             is_new = protocol not in self._used
             if is_new or (not protocol.should_close and is_quiet(transport.get_extra_info("socket"))):
                 self._used.add(protocol)
@@ -169,9 +172,9 @@ class _Quiet(aiohttp.BaseConnector):
             connection.close()
 
 
-class _QuietTcp(_Quiet, aiohttp.TCPConnector):
+class _TcpConnector(_QuietConnector, aiohttp.TCPConnector):
     pass
 
 
-class _QuietUnix(_Quiet, aiohttp.UnixConnector):
+class _UnixConnector(_QuietConnector, aiohttp.UnixConnector):
     pass

@@ -1,13 +1,13 @@
-"""The engine beside the process: a running OPA, asked over HTTP (OPA's Data API).
+"""The engine that asks an OPA server beside the process over HTTP (OPA's Data API).
 
-Whatever is not a decision is an error with a code of its own, and so a DENY:
+Every answer that is not a decision becomes an error with a stable code, and so a DENY:
 
-    engine.unavailable       no connection; refused (401, 403), not ready (429, 502, 503, 504); circuit open; closed;
-                             an OPA whose version may not decide (`versions`)
-    engine.timeout           no whole answer in time
-    engine.answer_invalid    any other status, no `result`, unknown members beside it, a key that stands twice,
-                             not JSON, half an answer, a policy that fails
-    decision.request_invalid a request that is too large or not JSON; OPA is not asked
+    engine.unavailable       no connection; rejected (401, 403), not ready (429, 502, 503, 504); circuit open; closed;
+                             OPA's version may not decide (`versions`)
+    engine.timeout           no complete answer in time
+    engine.answer_invalid    any other status, no `result`, unknown members beside `result`, a duplicate key, not JSON,
+                             a truncated answer, a failed policy
+    decision.request_invalid the request is too large or not JSON; OPA is not asked
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
     from pdp.engine.opa.aio import Sessions
     from pdp.engine.opa.server import ServerClient
 
-TIMEOUT: Final = 1.0  # default time for one decision, in seconds
-TOKEN_VARIABLE: Final = "PDP_OPA_TOKEN"  # noqa: S105 - the variable with the token for an OPA that runs already
-CONNECT_TIMEOUT: Final = 0.5  # default time to wait for a connection, in seconds
-CONNECTIONS: Final = 64  # default limit of the connections of an event loop, and of idle ones that threads left open
-FAILURES: Final = 5  # default number of failures in a row that open the circuit
-PAUSE: Final = 1.0  # default time between two trials while the circuit is open, in seconds
+TIMEOUT: Final = 1.0  # the default number of seconds for one decision
+TOKEN_VARIABLE: Final = "PDP_OPA_TOKEN"  # noqa: S105 - the variable's name, not a token
+CONNECT_TIMEOUT: Final = 0.5  # The default number of seconds to wait for a connection.
+CONNECTIONS: Final = 64  # The default maximum of connections per event loop, and of idle connections for threads.
+FAILURES: Final = 5  # The default number of consecutive failures after which requests are paused.
+PAUSE: Final = 1.0  # The default number of seconds between two trial requests during a pause.
 
-# Strict, as otherwise a builtin that fails is undefined, and a deny that leans on it is lost (OPA's default). With
-# `provenance` each answer has the version of the OPA that gave it: another one may listen there since the last request.
+# Strict errors are needed: by default a failing builtin is undefined, so a deny rule that calls it would not fire.
+# `provenance` adds OPA's version to each answer, because another OPA may have taken the address since the last request.
 _PATH: Final = "/v1/data/{}?strict-builtin-errors=true&provenance=true"
-# As RFC 6750 writes it.
+# The syntax of bearer tokens in RFC 6750.
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _OK: Final = 200
 _REFUSED: Final = frozenset((401, 403))
@@ -60,15 +60,15 @@ _NOT_READY: Final = frozenset((429, 502, 503, 504))
 _SHOWN: Final = 200
 _NOTHING: Final = b"{}"
 _DIRECTORY_SECONDS: Final = 10
-_MEMBERS: Final = frozenset(("result", "provenance", "decision_id"))  # the last where OPA logs decisions
-_NULL: Final = b'{"input":null}'  # OPA warns that the input is missing, and decides
+_MEMBERS: Final = frozenset(("result", "provenance", "decision_id"))  # OPA adds `decision_id` if it logs decisions.
+_NULL: Final = b'{"input":null}'  # For this input OPA adds a warning that the input is missing, and still decides.
 
 
 class Circuit:
-    """A circuit breaker: spares callers the time-out of an OPA that is down. Safe for threads and tasks.
+    """A circuit breaker: while OPA is down, callers do not wait for the timeout. Safe for threads and tasks.
 
-    It opens when `failures` calls in a row have failed, and then admits one trial per `pause` seconds until one
-    succeeds. `reason` is why the last failed call failed. A call that is cancelled need not report.
+    After `failures` failed calls in a row, the circuit opens: then one trial call is permitted every `pause` seconds,
+    until a trial call succeeds. `reason` describes the last failure. A cancelled call need not report its result.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Circuit:
         self.reason = ""
 
     def admits(self) -> bool:
-        """Return whether a call may be made now; while the circuit is open, True once per pause."""
+        """Return whether a call to OPA is permitted now. An open circuit permits one call per pause."""
         if self._failed < self._limit:
             return True
         with self._lock:
@@ -93,13 +93,13 @@ class Circuit:
             return True
 
     def succeeded(self) -> None:
-        """Note that a call was answered: the circuit is closed."""
+        """Record that OPA answered a call, and close the circuit."""
         if self._failed:
             with self._lock:
                 self._failed = 0
 
     def failed(self, reason: str) -> None:
-        """Note that a call failed, and why."""
+        """Record that a call to OPA failed, with the reason."""
         with self._lock:
             self._failed += 1
             self.reason = reason
@@ -108,28 +108,31 @@ class Circuit:
 
 
 class SidecarEngine(Engine):
-    """Decides by asking an OPA that runs beside the process. Safe for threads, tasks, and one event loop after another.
+    """An engine that asks an OPA server beside the process. Safe for threads and tasks, and for several event loops.
 
-    It belongs to the process that made it: in a forked child every decision is a DENY `engine.unavailable`.
+    In a forked process every decision is a DENY `engine.unavailable`, so create the engine after the fork.
 
     Args:
         url: `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`.
-        client: in its place, an `OpaClient` or `AsyncOpaClient` of opa-python-client. The engine reads its address,
-            headers, token and certificates once, opens its own connections, and never closes the client.
-        timeout: seconds for one decision, connecting and a second try included.
-        connect_timeout: seconds to wait for a connection.
-        token: sent as `Authorization: Bearer`, for OPA's `--authentication=token`. Shown nowhere.
-        tls: for `https`, instead of the system's certificates; it may have a client certificate, for OPA's
+        client: instead of `url`: an `OpaClient` or `AsyncOpaClient` of opa-python-client. The engine reads its address,
+            headers, token and certificates, opens its own connections, and does not close the client.
+        timeout: seconds for one decision, including the connection and a second attempt.
+        connect_timeout: seconds for opening a connection.
+        token: sent as `Authorization: Bearer`, for OPA's `--authentication=token`; never logged.
+        tls: for `https`, replaces the system's certificates; it may include a client certificate, for
             `--authentication=tls`.
-        connections: most connections that the tasks of one event loop have at a time; further ones wait. Threads have
-            one each while they ask, and at most as many stay open between requests.
-        failures: after how many failures in a row OPA is left alone,
-        pause: and for how many seconds, before one decision tries again. The others are DENY `engine.unavailable` at
-            once meanwhile.
-        accept_unknown_opa: let an OPA decide that does not say which release it is. A version that is known to be bad
-            never decides.
+        connections: the maximum number of connections of an event loop. Each waiting thread uses a separate connection.
+        failures: after this number of failures in a row, OPA is not asked for `pause` seconds.
+        pause: seconds in which every decision is a DENY `engine.unavailable`. Then one decision tries OPA again.
+        accept_unknown_opa: accept an OPA server that does not report its version. Known bad versions never decide.
 
-    UsageError: an argument that cannot be used.
+    Raises:
+        UsageError: an argument is invalid.
+
+    Examples:
+        >>> with SidecarEngine("http://127.0.0.1:9", timeout=1) as engine:  # no server uses this port
+        ...     engine.decide_body(b"{}").codes
+        ('engine.unavailable',)
     """
 
     name = "sidecar"
@@ -152,24 +155,24 @@ class SidecarEngine(Engine):
             check_seconds(name, seconds)
         for name, count in (("connections", connections), ("failures", failures)):
             if type(count) is not int or count < 1:
-                raise UsageError(f"{name}: {count!r:.40} is out of range", hint="at least 1")
-        if token is not None and not _TOKEN.fullmatch(token):  # not shown
+                raise UsageError(f"{name}: {count!r:.40} is out of range", hint="give at least 1")
+        if token is not None and not _TOKEN.fullmatch(token):  # The message must not contain the token.
             raise UsageError(
                 "OPA's token has characters that a bearer token must not have",
-                hint="letters, digits and -._~+/ with = at its end; look for blanks, line feeds and quotes",
+                hint="use letters, digits and -._~+/ with = at the end; check for spaces, line breaks and quotes",
             )
         if (url is None) == (client is None) or (client is not None and token is not None):
-            hint = "give a url, with its token, or a client"
-            raise UsageError("the engine needs a url or a client, and not both", hint=hint)
+            hint = "pass a url (with a token if needed), or a client"
+            raise UsageError("the engine needs either a url or a client", hint=hint)
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         if client is not None:
-            from pdp.engine.opa.server import settings_of  # noqa: PLC0415 - opa-python-client takes 0.2 s
+            from pdp.engine.opa.server import settings_of  # noqa: PLC0415 - opa-python-client takes 0.2 s to import
 
             url, headers, own = settings_of(client)
             tls = tls or own
         address = parse_address(cast("str", url))
         if tls is not None and not address.tls:
-            raise UsageError("tls is given, and OPA's address is not https", hint="give https://HOST:PORT")
+            raise UsageError("tls is set, but OPA's URL is not https", hint="use https://HOST:PORT")
         self._name = f"OPA at {address.url}"
         self._timeout = timeout
         self._accept_unknown = accept_unknown_opa
@@ -187,12 +190,12 @@ class SidecarEngine(Engine):
         self._circuit = Circuit(failures=failures, pause=pause)
 
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
-        """Evaluate a document, as `Engine.evaluate` does; EngineError by the module's table."""
+        """Evaluate a document, as `Engine.evaluate` does. The docstring of the module lists the errors."""
         content = self._content(body)
         try:
             answer = self._client.exchange("POST", _PATH.format(document), content, self._timeout)
         except EngineError as error:
-            self._note(error)
+            self._report_to_circuit(error)
             raise
         return self._document(document, content, answer)
 
@@ -202,12 +205,16 @@ class SidecarEngine(Engine):
         try:
             answer = await self._sessions().exchange("POST", _PATH.format(document), content, self._timeout)
         except EngineError as error:
-            self._note(error)
+            self._report_to_circuit(error)
             raise
         return self._document(document, content, answer)
 
     async def adirectory(self) -> Mapping[str, Any]:
-        """Return OPA's `directory`, as it was at most ten seconds ago; EngineError: no answer, or a mistyped one."""
+        """Return OPA's data `directory`. The result is cached for ten seconds.
+
+        Raises:
+            EngineError: OPA does not answer, or the directory is malformed.
+        """
         if time.monotonic() >= self._directory_ends:
             try:
                 directory = parse_json(await self.aevaluate(_NOTHING, "directory"))
@@ -219,12 +226,16 @@ class SidecarEngine(Engine):
         return self._directory
 
     async def ahealthy(self) -> bool:
-        """Return whether OPA says that its bundles are activated and its plugins run: `GET /health?bundles&plugins`."""
+        """Return whether all bundles and plugins of OPA are ready (`GET /health?bundles&plugins`)."""
         async with self._server() as server:
             return bool(await server.check_health({"bundles": "true", "plugins": "true"}))
 
     async def astatus(self) -> dict[str, Any]:
-        """Return what OPA says about itself, as `pdp opa status --json` prints it; EngineError: no OPA answers."""
+        """Return the status of OPA, as `pdp opa status --json` prints it.
+
+        Raises:
+            EngineError: OPA does not answer.
+        """
         content, decides_by, problems = self._content(_NOTHING), None, []
         answer = await self._sessions().exchange("POST", _PATH.format(DECISION), content, self._timeout)
         try:
@@ -241,18 +252,18 @@ class SidecarEngine(Engine):
         return {"url": self._client.address.url, "problems": problems, "decides_by": decides_by, **status}
 
     def _server(self) -> ServerClient:
-        from pdp.engine.opa.server import ServerClient  # noqa: PLC0415 - opa-python-client takes 0.2 s
+        from pdp.engine.opa.server import ServerClient  # noqa: PLC0415 - opa-python-client takes 0.2 s to import
 
         return ServerClient(self._client, self._timeout)
 
     def close(self) -> None:
-        """Close all connections; deciding afterwards is a DENY `engine.unavailable`."""
+        """Close all connections to OPA. Later decisions are a DENY `engine.unavailable`."""
         self._client.close()
         if self._tasks is not None and os.getpid() == self._process:
             self._tasks.close()
 
     async def aclose(self) -> None:
-        """Async variant of `close`, for use in a running event loop."""
+        """Async variant of `close`, for a running event loop."""
         self.close()
         if self._tasks is not None:
             await self._tasks.aclose()
@@ -261,7 +272,7 @@ class SidecarEngine(Engine):
         self._client.check_usable()
         if self._tasks is None:
             try:
-                from pdp.engine.opa.aio import Sessions  # noqa: PLC0415 - aiohttp takes 0.2 s
+                from pdp.engine.opa.aio import Sessions  # noqa: PLC0415 - aiohttp takes 0.2 s to import
             except MissingExtraError as error:
                 raise EngineError(error.message) from error
             self._tasks = Sessions(self._client)
@@ -269,21 +280,22 @@ class SidecarEngine(Engine):
 
     def _content(self, body: bytes) -> bytes:
         if len(body) > MAX_BYTES:
-            raise RequestRefusedError(f"the request has {len(body)} bytes, at most {MAX_BYTES} are admitted")
-        # The body is put between `{"input":` and `}` as it is; so make sure that it cannot close the brace itself.
+            raise RequestRefusedError(f"the request has {len(body)} bytes, but at most {MAX_BYTES} are allowed")
+        # The body is inserted between `{"input":` and `}`, so it must be valid JSON, which cannot close the outer
+        # brace.
         try:
             orjson.loads(body)
         except ValueError as error:
             raise RequestRefusedError(f"the request is not JSON: {error}") from error
         if not self._circuit.admits():
             raise EngineError(
-                f"{self._circuit.reason}; it is not asked again before a pause is over",
-                hint="check that it runs and that the address is right",
+                f"{self._circuit.reason}; the engine does not ask OPA again until the pause ends",
+                hint="check that OPA runs and that the URL is right",
             )
         return b'{"input":%b}' % body
 
-    # A policy that fails on one request does not open the circuit: else its sender could make all decisions fail.
-    def _note(self, error: EngineError) -> None:
+    # A failing policy does not start a pause, because otherwise one caller's requests could block all decisions.
+    def _report_to_circuit(self, error: EngineError) -> None:
         if isinstance(error, AnswerInvalidError):
             self._circuit.succeeded()
         else:
@@ -291,17 +303,18 @@ class SidecarEngine(Engine):
 
     def _document(self, document: str, content: bytes, answer: Answer) -> bytes:
         if answer.status != _OK:
-            raise self._refusal(answer)
+            raise self._status_error(answer)
         try:
             envelope = orjson.loads(answer.body)
-            # OPA's text is nearly always the one form that orjson writes, and then no key stands twice in it.
+            # If orjson writes the parsed answer with the same bytes, as it usually does for OPA's answers, no key is a
+            # duplicate.
             is_sure = orjson.dumps(envelope) == answer.body.rstrip(b"\n") or has_unique_keys(answer.body)
         except ValueError as error:
-            raise self._not_opa("something that is not JSON", answer) from error
-        # Errors, warnings and a code beside a result say that it is not the whole truth; what is unknown may as well.
+            raise self._unexpected_answer("something that is not JSON", answer) from error
+        # If there are errors, warnings or unknown members beside the result, the result may be incomplete.
         members = _MEMBERS if content != _NULL else _MEMBERS | {"warning"}
         if not is_sure or type(envelope) is not dict or not envelope.keys() <= members:
-            raise self._not_opa("something that is no answer of OPA's", answer)
+            raise self._unexpected_answer("something that is not in OPA's format", answer)
         provenance = envelope.get("provenance")
         stated = provenance.get("version") if type(provenance) is dict else None
         fault = version_fault(stated if type(stated) is str else None, accept_unknown=self._accept_unknown)
@@ -312,34 +325,34 @@ class SidecarEngine(Engine):
         self._circuit.succeeded()
         if "result" not in envelope:
             raise UndefinedDocumentError(
-                f"{self._name} has no document {document}", hint="load the bundle into it, and look into its log"
+                f"{self._name} has no document {document}", hint="load the bundle into OPA, and check OPA's log"
             )
         try:
             return canonical(envelope["result"])
         except JsonValueError as error:
             raise AnswerInvalidError(f"{self._name} answered something that is not plain JSON: {error}") from error
 
-    def _not_opa(self, fault: str, answer: Answer) -> AnswerInvalidError:
+    def _unexpected_answer(self, fault: str, answer: Answer) -> AnswerInvalidError:
         self._circuit.succeeded()
         return AnswerInvalidError(
-            f"{self._name} answered {fault}: {_shown(answer.body)}", hint="check that OPA itself listens there"
+            f"{self._name} answered {fault}: {_excerpt(answer.body)}", hint="check that OPA listens at this URL"
         )
 
-    def _refusal(self, answer: Answer) -> EngineError:
+    def _status_error(self, answer: Answer) -> EngineError:
         shown = f"({answer.status}): {_message(answer.body)}"
         if answer.status in _NOT_READY:
-            error = EngineError(f"{self._name} is not ready {shown}", hint="look into its log")
+            error = EngineError(f"{self._name} is not ready {shown}", hint="check its log")
             self._circuit.failed(error.message)
             return error
         self._circuit.succeeded()
         if answer.status in _REFUSED:
             return EngineError(
                 f"{self._name} refused the request {shown}",
-                hint="check the token, and that OPA's policy system.authz admits the request",
+                hint="check the token, and that OPA's policy system.authz allows the request",
             )
         return AnswerInvalidError(
             f"{self._name} made no decision {shown}",
-            hint="check the policy at the place that is named, if any, and that OPA itself listens there",
+            hint="check the policy at the location in the message, if any, and that OPA listens at this URL",
         )
 
 
@@ -352,22 +365,22 @@ def _provenance_of(answer: Answer) -> dict[str, Any]:
 
 
 def _message(body: bytes) -> str:
-    """What OPA gives as its reason: the first error with its place in the policy, else its message."""
+    """Return the reason that OPA reports: its first error with the location in the policy, or else its message."""
     try:
         error = orjson.loads(body)
         for cause in error.get("errors") or ():
             place = cause.get("location") or {}
             at = f"{place['file']}:{place['row']}: " if place.get("file") else ""
-            return _line(f"{at}{cause['message']}")
-        return _line(str(error["message"]))
+            return _one_line(f"{at}{cause['message']}")
+        return _one_line(str(error["message"]))
     except (ValueError, TypeError, KeyError, AttributeError):
-        return _shown(body)
+        return _excerpt(body)
 
 
-def _shown(body: bytes) -> str:
-    return repr(_line(body[:_SHOWN].decode(errors="replace"))) if body else "nothing"
+def _excerpt(body: bytes) -> str:
+    return repr(_one_line(body[:_SHOWN].decode(errors="replace"))) if body else "nothing"
 
 
-def _line(text: str) -> str:
+def _one_line(text: str) -> str:
     line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."

@@ -1,4 +1,4 @@
-"""Which versions of OPA may decide. The others lose rules, or can be stopped by a request.
+"""Which versions of OPA may decide. The other versions omit rules from decisions, or can be crashed by a request.
 
 Sources: OPA's change log (1.20.1, 1.22.1, 1.22.4), and its rule index: 1.21.1 to 1.21.4 have the fault of 1.21.0.
 """
@@ -9,23 +9,23 @@ from typing import Final
 
 from semver import Version
 
-OLDEST_GOOD: Final = "1.22.4"
-"""The oldest version that may decide; each later release may, until it is found to be bad."""
+OLDEST_GOOD: Final = "1.22.4"  # the oldest version that may decide; later ones may too, unless `_FAULTS` lists them
 
-# The first version that has the fault, the first one without it, and the fault.
+# For each fault: the first version with it, the first version without it, and its description.
 _FAULTS: Final = (
     ("0.0.0-0", "1.21.0", "is older than the versions that the policies are tested with"),
-    ("1.21.0-0", "1.22.1", 'loses rules, denies among them: its `input.x in {"a", input.y}` does not hold for input.y'),
+    ("1.21.0-0", "1.22.1", 'loses rules, including denies: its `input.x in {"a", input.y}` does not hold for input.y'),
     ("1.22.1-0", OLDEST_GOOD, "has an HTTP server that a request can crash (CVE-2026-97054)"),
 )
-_TAKE: Final = f"take OPA {OLDEST_GOOD} or later"
+_TAKE: Final = f"use OPA {OLDEST_GOOD} or later"
 
 
 @lru_cache(64)
 def version_fault(version: str | None, *, accept_unknown: bool = False) -> str | None:
-    """Return why an OPA of this version may not decide and which one to take, to go on from its name; None: it may.
+    """Return why an OPA of this version may not decide and which version to use, or None for an allowed version.
 
-    No version, a development build and text that is no version are unknown; `accept_unknown` lets them decide.
+    The text is the end of a sentence that begins with the OPA's name. Missing, malformed and development versions are
+    unknown, and allowed only with `accept_unknown`.
     """
     is_release = False
     with suppress(ValueError):
@@ -36,5 +36,5 @@ def version_fault(version: str | None, *, accept_unknown: bool = False) -> str |
         is_release = known.prerelease is None
     if is_release or accept_unknown:
         return None
-    says = f"says that it is version {version[:60]!r}, which is no release" if version else "does not say its version"
+    says = f"reports version {version[:60]!r}, which is not a release" if version else "does not report its version"
     return f"{says}: {_TAKE}, or set accept_unknown_opa"

@@ -1,7 +1,7 @@
-"""The engine in the process: WebAssembly that OPA compiled, run by wasmtime.
+"""The engine in the process: it runs the WebAssembly of a compiled policy with wasmtime.
 
-engine:   the engine: a bundle with its data, and what of an evaluation is a decision
-pool:     instances for many threads, and the clock that stops evaluations
-instance: the compiled module, checked to be a policy; one instance and its guards, through wasmtime's public calls
-direct:   the same instance, called through wasmtime's C API where that is possible
+engine:   the engine: combines a bundle with its data, and extracts the decision from an evaluation
+pool:     policy instances for many threads, and the clock that stops their evaluations
+instance: loads and checks the compiled module, and runs a guarded instance of the module through wasmtime's public API
+direct:   runs the same instance through wasmtime's C API, which is faster but may not be available
 """

@@ -1,10 +1,10 @@
-"""The same instance, called through wasmtime's C API, whose ctypes declarations the package ships.
+"""A policy instance that is called through wasmtime's C API, with the ctypes declarations of the wasmtime package.
 
-`Func.__call__` converts every argument and costs more than a policy. Nobody else checks a direct call: what an instance
-guards against stands in `pdp.engine.wasm.instance`, and this module has to keep it.
+The public `Func.__call__` converts every argument, which costs more time than a policy. wasmtime does not check direct
+calls, so this module must keep the guards that `pdp.engine.wasm.instance` describes.
 
-The names used here are private to wasmtime. `fits` says whether they are what is expected, which is tried once, on a
-module of our own; where they are not, the public calls do the same.
+The names used here are private to wasmtime. `fits` tests these names once, on a small module. If the test fails, the
+public API is used.
 """
 
 import ctypes
@@ -17,12 +17,13 @@ from wasmtime import _ffi as ffi
 
 from pdp.engine.wasm.instance import WasmInstance, WasmModule
 
-# The arguments of a call: seven wasmtime_val_raw_t, of which an i32 uses the first four bytes.
+# A call passes an array of seven wasmtime_val_raw_t. An i32 takes the first four bytes of an element.
 _SLOT: Final = ctypes.sizeof(ffi.wasmtime_val_raw_t)
 _ARGUMENTS: Final = struct.Struct("<" + f"I{_SLOT - 4}x" * 7)
 
-# Prototypes of our own, as wasmtime's make an object for every pointer. PYFUNCTYPE keeps the interpreter's lock, which
-# is right for calls of nanoseconds; CFUNCTYPE drops it, so that evaluations run in parallel.
+# The functions are declared again here, because wasmtime's own prototypes create an object for every pointer.
+# PYFUNCTYPE keeps the interpreter lock, which suits calls of nanoseconds; CFUNCTYPE releases it, so that evaluations
+# run in parallel.
 _Pointer: Final = ctypes.c_void_p
 _call = ctypes.CFUNCTYPE(_Pointer, _Pointer, _Pointer, _Pointer, ctypes.c_size_t, _Pointer)(
     ("wasmtime_func_call_unchecked", ffi.dll)
@@ -31,7 +32,7 @@ _set_deadline = ctypes.PYFUNCTYPE(None, _Pointer, ctypes.c_uint64)(("wasmtime_co
 _memory_size = ctypes.PYFUNCTYPE(ctypes.c_size_t, _Pointer, _Pointer)(("wasmtime_memory_data_size", ffi.dll))
 _memory_base = ctypes.PYFUNCTYPE(_Pointer, _Pointer, _Pointer)(("wasmtime_memory_data", ffi.dll))
 
-# How many parameters wasmtime itself declares.
+# The number of parameters that wasmtime itself declares for each function, compared at the start.
 _DECLARED: Final = {
     "wasmtime_func_call_unchecked": 5,
     "wasmtime_context_set_epoch_deadline": 2,
@@ -45,11 +46,9 @@ _PROBE: Final = """(module (memory (export "memory") 1)
 
 
 class _DirectCalls:
-    """The calls into one store and its memory."""
-
     def __init__(self, store: wasmtime.Store, memory: wasmtime.Memory) -> None:
         self.context = ctypes.cast(store._context(), _Pointer).value  # noqa: SLF001 - checked by `fits`
-        self._memory = memory._memory  # noqa: SLF001 - likewise
+        self._memory = memory._memory  # noqa: SLF001 - checked by `fits`
         self.memory_at = ctypes.addressof(self._memory)
         self.trap = _Pointer()
         self.trap_at = ctypes.addressof(self.trap)
@@ -59,7 +58,7 @@ class _DirectCalls:
         self.result = self.slots.cast("I")
 
     def call(self, function: wasmtime.Func, *arguments: int) -> int | None:
-        """Call a function and return the address of wasmtime's error, if any; the answer is in `result`."""
+        """Call a function, whose result is then in `result`. Return the address of wasmtime's error, or None."""
         _ARGUMENTS.pack_into(self.slots, 0, *arguments, *(0,) * (7 - len(arguments)))
         function_at = ctypes.addressof(function._func)  # noqa: SLF001 - checked by `fits`
         error: int | None = _call(self.context, function_at, self.arguments_at, 7, self.trap_at)
@@ -69,21 +68,21 @@ class _DirectCalls:
         if error is not None:
             failure = ctypes.cast(error, ctypes.POINTER(ffi.wasmtime_error_t))
             return wasmtime.WasmtimeError._from_ptr(failure)  # noqa: SLF001 - checked by `fits`
-        return wasmtime.Trap._from_ptr(ctypes.cast(self.trap, ctypes.POINTER(ffi.wasm_trap_t)))  # noqa: SLF001 - likewise
+        return wasmtime.Trap._from_ptr(ctypes.cast(self.trap, ctypes.POINTER(ffi.wasm_trap_t)))  # noqa: SLF001 - see fits
 
     def memory_size(self) -> int:
         size: int = _memory_size(self.context, self.memory_at)
         return size
 
     def memory(self) -> memoryview:
-        """Return the memory as it is now; the next call may move it."""
+        """Return a view of the module's memory. The next call may move the memory and so invalidates the view."""
         size = self.memory_size()
         return memoryview((ctypes.c_ubyte * size).from_address(_memory_base(self.context, self.memory_at))).cast("B")
 
 
 @cache
 def fits() -> bool:
-    """Whether this wasmtime can be called directly."""
+    """Return whether the C API of the installed wasmtime can be called directly."""
     try:
         return _declared() and _probed()
     except (AttributeError, TypeError, ValueError, ctypes.ArgumentError, wasmtime.WasmtimeError):
@@ -107,8 +106,8 @@ def _probed() -> bool:
     if not (isinstance(memory, wasmtime.Memory) and isinstance(function, wasmtime.Func)):
         return False
     if not (
-        isinstance(function._func, ffi.wasmtime_func_t)  # noqa: SLF001 - what is checked
-        and isinstance(memory._memory, ffi.wasmtime_memory_t)  # noqa: SLF001 - likewise
+        isinstance(function._func, ffi.wasmtime_func_t)  # noqa: SLF001 - this checks the private name
+        and isinstance(memory._memory, ffi.wasmtime_memory_t)  # noqa: SLF001 - this checks the private name
     ):
         return False
     calls = _DirectCalls(store, memory)
@@ -122,7 +121,7 @@ def _probed() -> bool:
 
 
 class DirectInstance(WasmInstance):
-    """A `WasmInstance` that is called directly; only where `fits()`."""
+    """A `WasmInstance` that uses wasmtime's C API. Use it only if `fits()` returns true."""
 
     def _link(self, module: WasmModule) -> None:
         super()._link(module)
@@ -131,18 +130,18 @@ class DirectInstance(WasmInstance):
     def _set_deadline(self, ticks: int) -> None:
         _set_deadline(self._calls.context, ticks)
 
-    def _invoke(self, name: str, *arguments: int) -> int:
+    def _call_export(self, name: str, *arguments: int) -> int:
         calls = self._calls
         error = calls.call(self._exports[name], *arguments)
         if error is not None or calls.trap.value is not None:
-            self._fail(calls.failure(error))
+            self._raise_failure(calls.failure(error))
         answer: int = calls.result[0]
-        # A view of the memory is costly, and evaluations seldom grow it.
+        # The view of the memory is kept, because creating one is slow and few evaluations grow the memory.
         if calls.memory_size() != self._size:
-            self._look()
+            self._update_size()
         return answer
 
-    def _look(self) -> None:
+    def _update_size(self) -> None:
         self._view = self._calls.memory()
         self._size = len(self._view)
         self._room = self._size - 8
@@ -155,5 +154,6 @@ class DirectInstance(WasmInstance):
 
     def _release(self) -> None:
         self._view = memoryview(b"")
-        # Not `Store.close`: broken off by a Ctrl-C right after the deletion, it would delete again and end the process.
+        # The store is deleted without `Store.close`: a Ctrl-C right after the deletion would make `close` delete it
+        # twice and crash the process.
         ffi.wasmtime_store_delete(self._store._consume())  # noqa: SLF001 - checked by `fits`

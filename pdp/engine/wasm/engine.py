@@ -1,4 +1,4 @@
-"""The engine in the process: a bundle's WebAssembly, evaluated by the calling thread."""
+"""The engine in the process. Each evaluation of a bundle's WebAssembly runs in the calling thread."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Self
@@ -16,8 +16,8 @@ from pdp.errors import (
 )
 from pdp.json import MAX_BYTES, canonical
 
-DEADLINE: Final = 0.5  # default time for one evaluation, in seconds; usual ones take 0.0001
-MEMORY_LIMIT: Final = 64 * 1024 * 1024  # default memory for one evaluation beyond what policy and data occupy, in bytes
+DEADLINE: Final = 0.5  # The default number of seconds for one evaluation; a typical evaluation takes 0.0001.
+MEMORY_LIMIT: Final = 64 * 1024 * 1024  # The default bytes for one evaluation, in addition to policy and data.
 
 _LEAST_MEMORY: Final = 1024 * 1024
 _MOST_MEMORY: Final = 2 * 1024 * 1024 * 1024
@@ -27,22 +27,33 @@ _UNDEFINED: Final = b"[]"
 
 
 class EmbeddedEngine(Engine):
-    """Decides by a bundle's WebAssembly, in the process and in the calling thread. Threads decide in parallel.
+    """An engine that runs a bundle's WebAssembly in the process. Threads decide in parallel.
 
-    The asynchronous methods evaluate on the event loop, as handing an evaluation of 0.1 ms to a thread costs as much:
-    at worst, they hold the loop up for `deadline`.
+    An evaluation blocks the calling thread, or with the async methods the event loop, for about 0.1 ms, at
+    most for `deadline`.
 
     Args:
-        bundle: policies and data; see `read_bundle`.
-        manifests: the document of each effective manifest by its digest, beside those in the bundle.
-        data: the roots `directory` and `settings`, laid over the bundle's.
-        deadline: seconds after which an evaluation is stopped: a DENY `engine.timeout`.
-        memory_limit: bytes that an evaluation may use beyond what policy and data occupy.
+        bundle: policies and data, as `read_bundle` returns them.
+        manifests: documents of effective manifests by their digest, in addition to the bundle's manifests.
+        data: the keys `directory` and `settings` of the policy's data, which are merged over the bundle's data.
+        deadline: seconds after which an evaluation is stopped, and the decision is a DENY `engine.timeout`.
+        memory_limit: bytes that an evaluation may use in addition to policy and data.
 
     Raises:
-        BundleError: the bundle's module is not a policy of this program, or cannot read its data.
-        UsageError: data that is not admitted, or a limit out of range.
-        EngineError: the machine has no room for the policy.
+        BundleError: the bundle has no usable policy, or the policy cannot read its data.
+        UsageError: the data is invalid, or a limit is out of range.
+        EngineError: there is not enough memory for the policy.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from pdp import Pep
+        >>> from pdp.engines import read_bundle
+        >>> from pdp.files import load_effective
+        >>> call = {"tool": "lookup_beneficiary", "arguments": {"payee_name": "Acme", "invoice_ref": "INV-8842"}}
+        >>> with EmbeddedEngine(read_bundle(Path("../../bundles/payments.tar.gz"))) as engine:
+        ...     pep = Pep(load_effective("manifest.json", "governance.yaml"), engine)
+        ...     pep.decide(call, {"claims": {"sub": "officer-123"}}).codes
+        ('scopes.missing',)
     """
 
     name = "embedded"
@@ -59,54 +70,58 @@ class EmbeddedEngine(Engine):
         check_seconds("deadline", deadline)
         if type(memory_limit) is not int or not _LEAST_MEMORY <= memory_limit <= _MOST_MEMORY:
             raise UsageError(
-                f"memory_limit: {memory_limit!r:.40} bytes are out of range", hint=f"{_LEAST_MEMORY} to {_MOST_MEMORY}"
+                f"memory_limit: {memory_limit!r:.40} bytes are out of range",
+                hint=f"give {_LEAST_MEMORY} to {_MOST_MEMORY}",
             )
         merged = merged_data(bundle.data, manifests=manifests, data=data)
         documents = canonical(merged)
-        # wasmtime takes 40 ms to import: only who makes an engine pays for it.
+        # wasmtime is imported with the first engine, because the import takes 40 ms.
         from pdp.engine.wasm.pool import InstancePool  # noqa: PLC0415
 
         self._pool = InstancePool(bundle.wasm, documents, deadline=deadline, memory_limit=memory_limit)
         if DECISION not in self._pool.entrypoints:
             self._pool.close()
             raise BundleError(
-                f"the bundle's policy has no entrypoint {DECISION}", hint="build it with `pdp bundle build`"
+                f"the bundle's policy has no entrypoint {DECISION}", hint="build the bundle with `pdp bundle build`"
             )
         self._directory: Mapping[str, Any] = merged.get("directory", {})
 
     @classmethod
     def baseline(cls, *, manifests: Mapping[str, Any] | None = None, data: Mapping[str, Any] | None = None) -> Self:
-        """Return an engine with the released baseline bundle; arguments and errors as of the class."""
+        """Return an engine with the released baseline bundle. The arguments and errors are the constructor's."""
         return cls(read_bundle(baseline_bundle_path()), manifests=manifests, data=data)
 
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
-        """Evaluate a document for the canonical request `body`, as `Engine.evaluate` does.
+        """Evaluate a document for a request in its canonical form, as `Engine.evaluate` does.
 
         Raises:
-            RequestRefusedError: more than 1 MiB, or more than the engine's memory has room for.
-            EngineTimeoutError: not finished within the deadline.
-            AnswerInvalidError: no decision: the policy failed, used up its memory, or leaves the document undefined.
-            EngineError: closed, no room on the machine, or the bundle does not have the document.
+            RequestRefusedError: the request has more than 1 MiB, or does not fit into the memory.
+            EngineTimeoutError: the evaluation exceeds the deadline.
+            AnswerInvalidError: the policy failed, used up its memory, or does not define the document.
+            EngineError: the engine is closed, there is not enough memory, or the bundle does not have the document.
         """
         if len(body) > MAX_BYTES:
-            raise RequestRefusedError(f"the request has {len(body)} bytes, at most {MAX_BYTES} are admitted")
+            raise RequestRefusedError(f"the request has {len(body)} bytes, but at most {MAX_BYTES} are allowed")
         entrypoint = self._pool.entrypoints.get(document)
         if entrypoint is None:
-            raise EngineError(f"the bundle has no entrypoint {document}", hint="build it again: pdp bundle build")
+            raise EngineError(
+                f"the bundle has no entrypoint {document}", hint="build the bundle again: pdp bundle build"
+            )
         text = self._pool.evaluate(entrypoint, body)
         if text == _UNDEFINED:
             raise UndefinedDocumentError(
                 "the policy leaves its decision undefined", hint=f"{document} must be defined for every input"
             )
-        # Whoever gets the document parses it: it is JSON by itself only where the set has this one result.
+        # The caller parses the extracted bytes as JSON. They are valid JSON only if the result set has exactly this one
+        # result.
         if not (text.startswith(_BEFORE) and text.endswith(_AFTER)):
             raise AnswerInvalidError("the policy's answer is not a result set of OPA")
         return text[len(_BEFORE) : -len(_AFTER)]
 
     async def adirectory(self) -> Mapping[str, Any]:
-        """Return the bundle's `directory` with what is laid over it."""
+        """Return the `directory` of the bundle's data merged with the engine's data."""
         return self._directory
 
     def close(self) -> None:
-        """Give all memory back and end the engine's clock; deciding afterwards is a DENY `engine.unavailable`."""
+        """Free the memory and end the clock thread. Later decisions are a DENY `engine.unavailable`."""
         self._pool.close()

@@ -1,12 +1,11 @@
-"""A policy that OPA compiled, with its data in a memory of its own, evaluated through wasmtime's public calls.
+"""A compiled policy with its data in WebAssembly memory, evaluated through wasmtime's public API.
 
-Source: OPA's WebAssembly ABI, version 1.2: `opa_eval` takes the places of data and input in the module's memory and
-answers the place of a C string. `pdp.engine.wasm.direct` makes the same calls faster where it can; both give the same
-answers and errors.
+Source: OPA's WebAssembly ABI, version 1.2: `opa_eval` takes the addresses of data and input in the module's memory and
+returns the address of a C string.
 
-The guards: the functions' types are checked when a module is loaded; each address against the memory's present size;
-memory is grown before it is written; an evaluation has a deadline and a memory limit. An instance whose evaluation
-failed is closed, for its memory may be left in any state.
+Guards: function types are checked when a module is loaded; each address is checked against the current memory size;
+memory grows before it is written; an evaluation has a deadline and a memory limit. An instance whose evaluation failed
+is closed, because its memory is in an unknown state.
 """
 
 import math
@@ -24,15 +23,16 @@ import wasmtime
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, RequestRefusedError
 from pdp.json import JsonValueError, parse_json
 
-PAGE: Final = 65536  # the unit in which a module's memory grows, in bytes
-TICK: Final = 0.01  # seconds: the unit in which evaluations are timed; who evaluates counts the engine's epoch up by it
-REBUILD: Final = "build the bundle again with `pdp bundle build`"  # what to do about a module that cannot be used
+PAGE: Final = 65536  # The number of bytes by which a module's memory grows.
+TICK: Final = 0.01  # The seconds between two increments of wasmtime's epoch, in which deadlines are measured.
+# the hint for a WebAssembly module that cannot be used
+REBUILD: Final = "build the bundle again with `pdp bundle build`"
 
 _CHECKSUM: Final = 32
 _MOST_STORED: Final = 16
 
-# Parameters and results of what is exported, all of them i32. A direct call with another type would read and write
-# beyond its arguments.
+# The numbers of parameters and results of the exported functions, all of type i32. Other types would access memory
+# beyond the arguments.
 _EXPORTS: Final[Mapping[str, tuple[int, int]]] = {
     "opa_eval": (7, 1),
     "opa_malloc": (1, 1),
@@ -43,8 +43,8 @@ _EXPORTS: Final[Mapping[str, tuple[int, int]]] = {
     "builtins": (0, 1),
     "entrypoints": (0, 1),
 }
-# What a policy may import beside its memory: WebAssembly as well, so that no evaluation calls Python. `opa_abort` notes
-# where its message is. A policy has all its builtins within itself, so a call of another one fails.
+# The functions that a policy imports. They are WebAssembly too, so an evaluation never calls Python. `opa_abort` stores
+# the address of its message. A policy contains the builtins that it can use here, so calling any other builtin fails.
 _HOST: Final = b"""(module
   (global $message (export "message") (mut i32) (i32.const 0))
   (func (export "opa_abort") (param i32) (global.set $message (local.get 0)) unreachable)
@@ -54,8 +54,8 @@ _HOST: Final = b"""(module
   (func (export "opa_builtin2") (param i32 i32 i32 i32) (result i32) unreachable)
   (func (export "opa_builtin3") (param i32 i32 i32 i32 i32) (result i32) unreachable)
   (func (export "opa_builtin4") (param i32 i32 i32 i32 i32 i32) (result i32) unreachable))"""
-LOAD_MEMORY: Final = 1 << 30  # most memory that a policy and its data may occupy before the first evaluation, in bytes
-ANSWER_CHUNK: Final = 4096  # how many bytes of an answer are looked at first
+LOAD_MEMORY: Final = 1 << 30  # The maximum bytes of a policy and its data before the first evaluation.
+ANSWER_CHUNK: Final = 4096  # The number of bytes of an answer that are searched first for the answer's end.
 
 _LOAD_TICKS: Final = math.ceil(30 / TICK)
 _MEMORY_SPACE: Final = 1 << 32
@@ -66,14 +66,9 @@ _ABI_MINOR: Final = 2
 
 
 class WasmModule:
-    """A policy that `opa build -t wasm` made, compiled for this machine. Threads share it; each needs an instance.
+    """A policy's WebAssembly, compiled for this machine. Threads share the module, but each needs its own instance.
 
-    Raises:
-        BundleError: not WebAssembly, or not a policy that this binding can call.
-
-    Attributes:
-        host: the module with what the policy imports beside its memory.
-        pages: how large its memory has to be before it starts, in units of `PAGE`.
+    Raises `BundleError` if the content is not WebAssembly, or does not have the interface of OPA's policies.
     """
 
     def __init__(self, wasm: bytes) -> None:
@@ -84,8 +79,8 @@ class WasmModule:
         except wasmtime.WasmtimeError as error:
             raise BundleError(f"the policy is not WebAssembly: {error_text(error)}", hint=REBUILD) from error
         self.imports = [imported.name or "" for imported in self.compiled.imports]
-        # OPA imports a memory of two pages, however much static data it puts there, so that a larger policy would not
-        # start. That data begins within the first two pages and is part of the file.
+        # OPA always declares a memory of two pages, which is too small if a policy has much static data. The static
+        # data is part of the file, so the file's size limits how much memory is added.
         self.pages = len(wasm) // PAGE + 3
         if self.imports.count("memory") != 1:
             raise BundleError("the policy does not import its memory as OPA's policies do", hint=REBUILD)
@@ -99,7 +94,7 @@ class WasmModule:
                 is_offered = _shape(kind) is not None and _shape(kind) == offered.get(imported.name or "")
             if imported.module != "env" or not is_offered:
                 raise BundleError(
-                    f"the policy asks for {imported.module}.{imported.name}, which is not offered", hint=REBUILD
+                    f"the policy imports {imported.module}.{imported.name}, which is not available", hint=REBUILD
                 )
         exports = {exported.name: exported.type for exported in self.compiled.exports}
         for name, shape in _EXPORTS.items():
@@ -110,15 +105,16 @@ class WasmModule:
 def _config() -> wasmtime.Config:
     config = wasmtime.Config()
     config.epoch_interruption = True
-    # Less than the smallest stack that threads are usually given: beyond it the process would end, not the evaluation.
+    # The limit is smaller than the usual stack of a thread, because a larger stack would overflow and crash the
+    # process.
     config.max_wasm_stack = 256 * 1024
-    # A forked child has no compiler threads and would wait for them for ever; they hardly gain anything either.
+    # The compiler uses no extra threads: a forked child would wait for them for ever, and they save hardly any time.
     config.parallel_compilation = False
     return config
 
 
-# Compiling takes 0.1 s and is the same for all engines of one policy. A file of machine code is trusted as far as
-# Python's own byte code is: it lies where that lies, and whoever can write there has this process already.
+# Compiling takes 0.1 s, so the result is cached for all engines of a policy. The cached machine code is as safe as
+# Python's byte code in the same folder: anyone who can write there already controls this process.
 @lru_cache(maxsize=4)
 def _compile(wasm: bytes) -> bytes:
     file = Path(cache_from_source(str(Path(__file__).with_name(f"policy_{sha256(wasm).hexdigest()}.py"))))
@@ -126,7 +122,8 @@ def _compile(wasm: bytes) -> bytes:
     with suppress(OSError, wasmtime.WasmtimeError):
         stored = file.read_bytes()
         code = stored[_CHECKSUM:]
-        # A file that was cut must not be run. One of another wasmtime or processor is refused by `deserialize`.
+        # A truncated file must not be run, so its digest is checked. `deserialize` only rejects code of another
+        # wasmtime or processor.
         if stored[:_CHECKSUM] == sha256(code).digest():
             wasmtime.Module.deserialize(engine, code)
             return code
@@ -137,7 +134,7 @@ def _compile(wasm: bytes) -> bytes:
 
 
 def _store(file: Path, content: bytes) -> None:
-    from pdp.audit.file import replace_file  # noqa: PLC0415 - once for each policy
+    from pdp.audit.file import replace_file  # noqa: PLC0415 - only needed once for each policy
 
     with suppress(OSError):
         replace_file(file, content)
@@ -147,27 +144,24 @@ def _store(file: Path, content: bytes) -> None:
 
 
 def _shape(kind: object) -> tuple[int, int] | None:
-    """Return how many parameters and results a function of i32 alone has; None of anything else."""
+    """Return how many parameters and results a function type has, or None if any type is not i32."""
     if not isinstance(kind, wasmtime.FuncType) or {str(each) for each in (*kind.params, *kind.results)} - {"i32"}:
         return None
     return len(kind.params), len(kind.results)
 
 
 def error_text(error: Exception) -> str:
-    """Return the end of wasmtime's message, which is its cause; what stands above it is a trace of functions."""
+    """Return the last line of wasmtime's message, which is the cause. The earlier lines are a stack trace."""
     message = error.message if isinstance(error, wasmtime.Trap) else str(error)
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     return lines[-1] if lines else "unknown"
 
 
 class WasmInstance:
-    """A policy with its data in a memory of its own. Not for two threads at once.
+    """A policy with its data in memory, for one thread at a time. `close` and failed evaluations set `closed`.
 
-    `data`, `memory_limit` and `entrypoints` are as of `InstancePool`; `closed`: it was closed, or an evaluation failed.
-
-    Raises:
-        BundleError: the policy calls builtins that are not in it, is of another ABI, or cannot read its data.
-        EngineError: the machine has no room for an instance.
+    Raises `BundleError` if the policy needs unknown builtins, has another ABI, or cannot read its data, and
+    `EngineError` if an instance needs too much memory.
     """
 
     def __init__(self, module: WasmModule, data: bytes, memory_limit: int) -> None:
@@ -184,34 +178,30 @@ class WasmInstance:
             if isinstance(error, (AnswerInvalidError, EngineTimeoutError)):
                 raise BundleError(f"policy and data cannot be loaded: {error.message}", hint=REBUILD) from error
             if isinstance(error, wasmtime.WasmtimeError):
-                raise EngineError(f"no room for an instance of the policy: {error_text(error)}") from error
+                raise EngineError(f"not enough memory for an instance of the policy: {error_text(error)}") from error
             raise
         self._limit = min(self._size + memory_limit, _MEMORY_SPACE - PAGE)
         self._store.set_limits(memory_size=self._limit)
 
     def evaluate(self, entrypoint: int, body: bytes, ticks: int) -> bytes:
-        """Evaluate one entrypoint for an input, and stop after so many steps of the engine's epoch.
+        """Evaluate one entrypoint and return OPA's result set: `[{"result": document}]`, or `[]` if undefined.
 
-        A `body` that is not JSON is an undefined input, for the policy to deny. What is returned is the result set as
-        OPA writes it: `[{"result": document}]`, or `[]` where the document is undefined.
-
-        Raises:
-            RequestRefusedError: the input does not fit; the instance can be used further.
-            EngineTimeoutError, AnswerInvalidError: stopped; failed or out of memory. The instance is closed.
-            EngineError: the instance is closed already.
+        The evaluation is stopped after `ticks` ticks of the clock. If `body` is not JSON, the input is undefined, and
+        so the policy denies. Raises `RequestRefusedError` if the input does not fit into the memory.
+        `EngineTimeoutError` and `AnswerInvalidError` close the instance, and further calls raise `EngineError`.
         """
         heap = self._heap
         size = len(body)
         end = heap + size
         if end > self._room:
-            self._make_room(size, ticks)
+            self._grow_memory(size, ticks)
         self._write(heap, body)
         self._set_deadline(ticks)
-        # OPA allocates from the next multiple of eight on, and forgets what the evaluation before this one left.
-        return self._string(self._invoke("opa_eval", 0, entrypoint, self._data, heap, size, (end + 7) & -8, 0))
+        # OPA allocates from the next multiple of eight, so the next evaluation overwrites the memory of the last one.
+        return self._string(self._call_export("opa_eval", 0, entrypoint, self._data, heap, size, (end + 7) & -8, 0))
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the instance's memory."""
         if self.closed:
             return
         self.closed = True
@@ -233,52 +223,51 @@ class WasmInstance:
         self._exports: dict[str, Any] = dict(exports.items())
 
     def _load(self, data: bytes) -> None:
-        self._look()
+        self._update_size()
         major, minor = (self._version(name) for name in ("opa_wasm_abi_version", "opa_wasm_abi_minor_version"))
         if major != _ABI_MAJOR or minor is None or minor < _ABI_MINOR:
             raise BundleError(
-                f"the policy is of OPA's ABI {major}.{minor}, not {_ABI_MAJOR}.{_ABI_MINOR}", hint=REBUILD
+                f"the policy has OPA's ABI {major}.{minor}, expected {_ABI_MAJOR}.{_ABI_MINOR}", hint=REBUILD
             )
-        missing = self._described("builtins")
+        missing = self._numbers_by_name("builtins")
         if missing:
-            raise BundleError(f"the policy calls builtins that are not in it: {', '.join(sorted(missing))}")
-        self.entrypoints = self._described("entrypoints")
-        at = self._invoke("opa_malloc", len(data))
+            raise BundleError(
+                f"the policy calls builtins that its WebAssembly module does not contain: {', '.join(sorted(missing))}"
+            )
+        self.entrypoints = self._numbers_by_name("entrypoints")
+        at = self._call_export("opa_malloc", len(data))
         if not 0 < at <= self._size - len(data):
             raise AnswerInvalidError(f"the policy put {len(data)} bytes of data outside its memory")
         self._write(at, data)
-        self._data = self._invoke("opa_json_parse", at, len(data))
+        self._data = self._call_export("opa_json_parse", at, len(data))
         if self._data == 0:
             raise BundleError("the policy cannot read its data: not JSON")
-        self._heap = (self._invoke("opa_heap_ptr_get") + 7) & -8
+        self._heap = (self._call_export("opa_heap_ptr_get") + 7) & -8
 
     def _version(self, name: str) -> int | None:
         exported = self._exports.get(name)
         return exported.value(self._store) if isinstance(exported, wasmtime.Global) else None
 
-    def _described(self, name: str) -> dict[str, int]:
-        text = self._string(self._invoke("opa_json_dump", self._invoke(name)))
+    def _numbers_by_name(self, name: str) -> dict[str, int]:
+        text = self._string(self._call_export("opa_json_dump", self._call_export(name)))
         try:
             described = parse_json(text)
         except JsonValueError as error:
-            raise AnswerInvalidError(f"its {name} are not JSON") from error
+            raise AnswerInvalidError(f"the policy's {name} are not JSON") from error
         if not isinstance(described, dict) or not all(type(number) is int for number in described.values()):
-            raise AnswerInvalidError(f"its {name} are not numbers by name")
+            raise AnswerInvalidError(f"the policy's {name} are not a map of names to numbers")
         return described
 
-    def _make_room(self, size: int, ticks: int) -> None:
-        """Grow the memory for an input of `size` bytes.
-
-        OPA itself grows it, as it keeps count of the size: what the host adds, it would add once more.
-        """
+    def _grow_memory(self, size: int, ticks: int) -> None:
+        """Let OPA grow the memory for an input of `size` bytes, because OPA keeps its own record of the memory size."""
         if self.closed:
             raise EngineError("the instance is closed")
         wanted = size + PAGE
         if self._size + wanted + PAGE > self._limit:
-            raise RequestRefusedError(f"the request has {size} bytes, more than the engine's memory has room for")
+            raise RequestRefusedError(f"the request has {size} bytes, more than fits into the engine's memory")
         self._set_deadline(ticks)
-        self._invoke("opa_heap_ptr_set", self._heap)
-        self._invoke("opa_malloc", wanted)
+        self._call_export("opa_heap_ptr_set", self._heap)
+        self._call_export("opa_malloc", wanted)
         if self._heap + size > self._room:
             self.close()
             raise AnswerInvalidError("the policy did not grow its memory")
@@ -291,14 +280,14 @@ class WasmInstance:
             length = text.find(b"\0")
         if length <= 0:
             self.close()
-            raise AnswerInvalidError("the policy's answer is not a text in its memory")
+            raise AnswerInvalidError("the policy's answer is not a string in its memory")
         return text[:length]
 
-    def _fail(self, cause: wasmtime.Trap | wasmtime.WasmtimeError) -> NoReturn:
-        """Close the instance and raise what ended the call: an abort of OPA's, a trap or another error."""
+    def _raise_failure(self, cause: wasmtime.Trap | wasmtime.WasmtimeError) -> NoReturn:
+        """Close the instance and raise the cause of a failed call: OPA's abort message, a trap or another error."""
         note = error_text(cause)
         if at := self._abort_message.value(self._store) & _UNSIGNED:
-            self._look()
+            self._update_size()
             note = self._read(at, _NOTE).split(b"\0")[0].decode(errors="replace")
         self.close()
         if isinstance(cause, wasmtime.Trap) and cause.trap_code is wasmtime.TrapCode.INTERRUPT:
@@ -307,21 +296,21 @@ class WasmInstance:
             raise AnswerInvalidError("the policy used up its memory") from cause
         raise AnswerInvalidError(f"the policy failed: {note}") from cause
 
-    # What `pdp.engine.wasm.direct` does in another way.
+    # `DirectInstance` overrides the methods below.
 
     def _set_deadline(self, ticks: int) -> None:
         self._store.set_epoch_deadline(ticks)
 
-    def _invoke(self, name: str, *arguments: int) -> int:
-        """Call a function that the module exports, and look at the memory; 0 is the answer of one without a result."""
+    def _call_export(self, name: str, *arguments: int) -> int:
+        """Call an exported function and update the recorded memory size. Return 0 for a function without a result."""
         try:
             answer = self._exports[name](self._store, *arguments)
         except (wasmtime.Trap, wasmtime.WasmtimeError) as error:
-            self._fail(error)
-        self._look()
+            self._raise_failure(error)
+        self._update_size()
         return (answer or 0) & _UNSIGNED
 
-    def _look(self) -> None:
+    def _update_size(self) -> None:
         self._size = self._memory.data_len(self._store)
         # OPA's first allocation starts at most seven bytes after the input.
         self._room = self._size - 8
@@ -330,7 +319,6 @@ class WasmInstance:
         self._memory.write(self._store, data, at)
 
     def _read(self, at: int, size: int) -> bytes:
-        """Return what is at an address, less than `size` where the memory ends."""
         return bytes(self._memory.read(self._store, at, at + size))
 
     def _release(self) -> None:

@@ -1,7 +1,7 @@
 """Instances of one policy for many threads, and the clock that stops their evaluations.
 
-A call borrows an instance and gives it back, so threads run in parallel (a call drops the interpreter's lock), a thread
-that ends owes nothing, and there are never more instances than calls at once.
+A call borrows an instance and then returns it. Threads run in parallel, because a call releases the interpreter lock.
+There are never more instances than there were concurrent calls.
 """
 
 import math
@@ -19,38 +19,29 @@ from typing import Final
 from pdp.engine.wasm.instance import TICK, WasmInstance, WasmModule
 from pdp.errors import EngineError, EngineTimeoutError, RequestRefusedError
 
-MAX_INSTANCES: Final = 32  # how many evaluations of one pool run at once, unless given; more of them wait
+MAX_INSTANCES: Final = 32  # the default number of concurrent evaluations in one pool; other evaluations wait
 
 _IDLE_TICKS: Final = 100
 
 
 @cache
 def fastest_instance_type() -> type[WasmInstance]:
-    """Return how modules are called: directly where this wasmtime is what that expects, else by its public calls."""
+    """Return `DirectInstance` if the installed wasmtime supports it, else `WasmInstance`."""
     try:
-        from pdp.engine.wasm.direct import DirectInstance, fits  # noqa: PLC0415 - uses names that may be missing
+        from pdp.engine.wasm.direct import DirectInstance, fits  # noqa: PLC0415 - its imports may be missing
     except (ImportError, AttributeError):
         return WasmInstance
     return DirectInstance if fits() else WasmInstance
 
 
 class InstancePool:
-    """A policy with its data, for any thread of the process that made it to evaluate.
+    """A policy with its JSON data, which all threads of the process that created it can evaluate.
 
-    Args:
-        data: the base documents, as JSON.
-        deadline: seconds that an evaluation may take, and that it may wait for an instance before. Evaluations are
-            stopped within 20 ms of it while the interpreter has time for its threads, else somewhat later.
-        memory_limit: bytes that an evaluation may use, beyond what policy and data occupy.
-        max_instances: how many evaluations run at once; each instance holds the data and what it used at most.
-        instance_type: how the module is called; the fastest way that this wasmtime admits unless given.
+    `deadline` limits an evaluation, and the wait for a free instance, in seconds. Evaluations stop within 20 ms after
+    `deadline`, or later if the interpreter is overloaded. `memory_limit` is in bytes, in addition to policy and data.
+    Each instance keeps its data and peak memory. `entrypoints` maps the path of a document to its number.
 
-    Attributes:
-        entrypoints: the number of each entrypoint by its path, as `authz/decision`.
-
-    Raises:
-        BundleError: the module is not a policy that can be evaluated with this data.
-        EngineError: the machine has no room for an instance, or no thread for the clock.
+    Raises `BundleError` if the module cannot be evaluated with this data, `EngineError` if memory or threads are short.
     """
 
     def __init__(
@@ -73,7 +64,7 @@ class InstancePool:
         self._process = os.getpid()
         self._closed = False
         self._free: deque[WasmInstance] = deque()
-        # Weak, so that an instance which an interrupt made its borrower forget does not count for ever.
+        # The set holds weak references, so that an instance that an interrupted borrower lost does not count for ever.
         self._all: weakref.WeakSet[WasmInstance] = weakref.WeakSet()
         self._making = 0
         self._waiting = 0
@@ -86,29 +77,31 @@ class InstancePool:
 
     @property
     def busy(self) -> bool:
-        """Whether an instance is out or being made, so that time must pass for it."""
+        """Whether an instance is in use or being created, so that the clock must run."""
         return self._making > 0 or len(self._free) < len(self._all)
 
     def evaluate(self, entrypoint: int, body: bytes) -> bytes:
-        """Evaluate one entrypoint, as `WasmInstance.evaluate` does.
+        """Evaluate one entrypoint, as `WasmInstance.evaluate` does, with the same errors.
 
-        Raises:
-            EngineError: as there; EngineTimeoutError also when no instance gets free, EngineError when closed, or in
-                a forked child: other threads, which are no more there, may have held any lock.
+        Also raises `EngineTimeoutError` if no instance became free in time, and `EngineError` if the pool is closed, or
+        in a forked child, which lacks the threads that may have held a lock.
         """
         if os.getpid() != self._process:
-            raise EngineError("the engine was opened before the process was forked", hint="open it after the fork")
+            raise EngineError(
+                "the engine was opened before the process was forked", hint="open the engine after the fork"
+            )
         try:
             instance = self._free.pop()
         except IndexError:
             instance = self._borrow()
         try:
-            # The clock may be asked only now: before it rests, it looks once more whether an instance is out.
+            # The flag is checked after an instance is taken, because the clock looks for busy instances once more
+            # before it rests.
             if self._clock.resting:
                 self._clock.wake()
             answer = instance.evaluate(entrypoint, body, self._ticks)
         except BaseException as error:
-            # Whatever broke it off, a Ctrl-C included: the instance is in no known state.
+            # After an interruption such as Ctrl-C, the instance is in an unknown state, so it is dropped.
             if not isinstance(error, RequestRefusedError):
                 instance.close()
             self._give_back(instance)
@@ -117,16 +110,16 @@ class InstancePool:
         return answer
 
     def close(self) -> None:
-        """Give all memory back and end the clock. Evaluations that are under way end as usual."""
+        """Release all memory and stop the clock, without waiting. Running evaluations finish normally."""
         self._closed = True
         self._wake_waiters()
         self._clock.stop()
 
     def _borrow(self) -> WasmInstance:
-        """Take an instance when none seems to be free: wait for one, or make one."""
         until = time.monotonic() + self._deadline
         with self._changed:
-            # Who gives an instance back looks at `_waiting` after that, who takes one counts it up before.
+            # No wakeup is lost: a borrower increments `_waiting` before it looks for an instance, and a returning
+            # thread reads `_waiting` after it puts one back.
             self._waiting += 1
             try:
                 while True:
@@ -163,7 +156,6 @@ class InstancePool:
             self._wake_waiters()
 
     def _wake_waiters(self) -> None:
-        """Let one of those who wait look again; once closed, let all do so and close what is free."""
         with self._changed:
             self._changed.notify(self._waiting if self._closed else 1)
             while self._closed and self._free:
@@ -173,26 +165,26 @@ class InstancePool:
 
 
 class _Clock:
-    """A thread that ticks while a pool is busy, and rests after a second without need."""
+    """A thread that advances wasmtime's deadline clock while a pool is busy, and sleeps after one idle second."""
 
     def __init__(self, pool: InstancePool) -> None:
         self.resting = False
         self._pool = weakref.ref(pool)
-        self._module = pool._module  # noqa: SLF001 - a part of the pool
+        self._module = pool._module  # noqa: SLF001 - the clock is part of the pool
         self._ended = False
-        # Not an Event: broken off by a Ctrl-C within `set`, it would keep its lock for ever.
+        # An Event is not used, because a Ctrl-C within `set` would leave its lock held for ever.
         self._woken: SimpleQueue[None] = SimpleQueue()
         try:
             threading.Thread(target=self._run, name="pdp-clock", daemon=True).start()
         except RuntimeError as error:
-            raise EngineError(f"no thread for the engine's clock: {error}") from error
+            raise EngineError(f"cannot start the thread of the engine's clock: {error}") from error
 
     def wake(self) -> None:
         self.resting = False
         self._woken.put(None)
 
     def stop(self) -> None:
-        """End the thread as soon as the pool is no longer busy; it is not waited for."""
+        """Ask the thread to end when the pool is no longer busy. Return without waiting for the end."""
         self._ended = True
         self._woken.put(None)
 
@@ -210,7 +202,8 @@ class _Clock:
         while not self._woken.empty():
             self._woken.get()
         self.resting = True
-        # Who took an instance before this look is seen by it; who takes one after it sees `resting`.
+        # This check sees every instance that was taken before it. A thread that takes an instance later sees `resting`
+        # and wakes the clock.
         if self._busy():
             self.resting = False
         elif not self._ended:
@@ -221,7 +214,8 @@ class _Clock:
         return pool is not None and pool.busy
 
 
-# When nobody holds the pool any longer, or the program ends: wasmtime's own clean-up may come too late and complain.
+# The finalizer runs when the pool is garbage-collected or the program ends. wasmtime's own clean-up may run too late
+# and fail.
 def _end(clock: _Clock, free: deque[WasmInstance], process: int) -> None:
     if os.getpid() != process:
         return

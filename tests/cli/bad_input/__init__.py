@@ -1,1 +1,1 @@
-"""Files of every kind with something wrong in them, through the command line."""
+"""Tests of the command line with faulty files of every format."""

@@ -1,4 +1,4 @@
-"""Files that were good, with one or two things wrong in them: in the text, or in the value that the text is of."""
+"""Generators of faulty input files. A generator adds one or two faults to the text or the value of a good file."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any, Final
 import yaml
 
 Choose = Callable[[int], int]
-"""Gives a number from 0 to below what it is asked for: of hypothesis in a test, of a generator elsewhere."""
+"""Returns a number below its argument. Hypothesis draws the number in tests; other callers use a random generator."""
 
 _INSERTED: Final = (
     b"<<<<<<< HEAD\n", b"\n=======\n", b">>>>>>> other\n", b"\xef\xbb\xbf", b"\t", b"\r\n", b"\r", b"\0", b"\xff\xfe",
@@ -26,8 +26,8 @@ _PUT: Final[tuple[Any, ...]] = (
 _DEPTHS: Final = (30, 63, 150)
 
 
-def broken_text(text: bytes, choose: Choose) -> bytes:  # noqa: PLR0911 - one for each thing that is done
-    """Return a text with one place changed: cut, inserted, doubled, dropped or a bit flipped."""
+def broken_text(text: bytes, choose: Choose) -> bytes:  # noqa: PLR0911 - one return for each kind of fault
+    """Return a text with one fault: some characters are removed, inserted or doubled, or one bit is flipped."""
     at, end = sorted((choose(len(text) + 1), choose(len(text) + 1)))
     lines = text.splitlines(keepends=True)
     match choose(8):
@@ -50,7 +50,7 @@ def broken_text(text: bytes, choose: Choose) -> bytes:  # noqa: PLR0911 - one fo
 
 
 def broken_value(value: Any, choose: Choose) -> Any:
-    """Return a JSON value with one part dropped, doubled, renamed, retyped, nested, or swapped with another."""
+    """Return a JSON value with one fault: a nested value is removed, doubled, renamed, retyped, nested or swapped."""
     value = deepcopy(value)
     places = _places(value)
     if not places:
@@ -82,7 +82,7 @@ def broken_value(value: Any, choose: Choose) -> Any:
 
 
 def broken_lines(text: bytes, choose: Choose) -> bytes:
-    """Return the text of a file with a JSON document on each line, one of which has something wrong in it."""
+    """Return a JSON Lines file in which one line is faulty."""
     lines = text.splitlines(keepends=True)
     at = choose(len(lines))
     if choose(3) == 0:
@@ -92,7 +92,7 @@ def broken_lines(text: bytes, choose: Choose) -> bytes:
 
 
 def broken_document(text: bytes, choose: Choose) -> bytes:
-    """Return the text of a YAML or JSON document that has something wrong in it; of JSON it stays in JSON."""
+    """Return a faulty YAML or JSON document. A JSON document stays in JSON syntax and is not converted to YAML."""
     if choose(3) == 0:
         return broken_text(text, choose)
     value = yaml.safe_load(text)
@@ -101,7 +101,8 @@ def broken_document(text: bytes, choose: Choose) -> bytes:
     if text.startswith(b"{") or choose(4) == 0:
         return json_text(value)
     try:
-        # As it would be written by hand, and without PyYAML's own names for what is shared.
+        # A round trip through JSON copies shared values. Otherwise PyYAML would write anchors, which people rarely
+        # write.
         return yaml.dump(json.loads(json_text(value)), allow_unicode=True, sort_keys=False).encode(
             "utf-8", "surrogatepass"
         )
@@ -110,7 +111,7 @@ def broken_document(text: bytes, choose: Choose) -> bytes:
 
 
 def json_text(value: Any) -> bytes:
-    """Return JSON, also of what nests deeper than `json` goes."""
+    """Return JSON text, even for values that are nested too deeply for the `json` module."""
     opened = 0
     try:
         return json.dumps(value).encode()
@@ -121,7 +122,7 @@ def json_text(value: Any) -> bytes:
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
-    """Return each place in a value: what holds it, and its key there."""
+    """Yield every nested value as a pair of its container and its key or index."""
     places: list[tuple[Any, Any]] = []
     waiting = [value]
     for holder in waiting:

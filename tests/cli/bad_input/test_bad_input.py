@@ -1,4 +1,4 @@
-"""Every kind of file that commands read, with something wrong in it: an exit code of the help, a place and a hint."""
+"""Commands that read a faulty input file exit with a documented code, and show the location of the fault and a hint."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ from tests.support.command_line import Done, pdp, written
 
 _ASKED: Final = os.environ.get("PDP_FUZZ_EXAMPLES")
 EXAMPLES: Final = int(_ASKED or "8")
-"""How many broken files of each kind: always the same few, and other ones where a larger number is asked for."""
+"""Number of broken files of each kind. A number from the environment also makes them random."""
 
 FILE: Final = "@FILE"
 FORMS: Final = {
@@ -61,7 +61,7 @@ CHECKS: Final = (
 
 
 class Kind(NamedTuple):
-    """A kind of file: the name that a broken one gets, good ones, how they are broken, and who reads it."""
+    """A type of input file: a name, valid contents, the commands that read it, and a function that adds faults."""
 
     file: str
     good: tuple[str, ...]
@@ -147,17 +147,18 @@ OF_OPA: Final = ("rego",)
 _PLACE: Final = re.compile(r"^\S+:\d+:\d+: ", re.MULTILINE)
 _ADVICE: Final = re.compile(
     r"hint: | must | is missing|not CEL|nested deeper|holds its policies|cannot assign|assigned above|rego_|"
-    r"stands twice|METADATA|annotation|conflicting|undefined|multiple|unused|not admitted|does not match|match error"
+    r"stands twice|is a duplicate|METADATA|annotation|conflicting|undefined|multiple|unused|not admitted|"
+    r"does not match|match error"
 )
 _TOGETHER: Final = re.compile(
-    "no such file|not a folder|before anything is broken|is not before release|planning rule|scenarios? fails? before"
+    "no such file|not a folder|without any mutant|must be lower than release|planning rule|scenarios? fails? without"
 )
 _STEERS: Final = re.compile("[\x00-\x08\x0b-\x1f\u202a-\u202e]")
 
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, bytes]]:
-    """A folder with a good file of every kind, as the working folder; the contents of the good ones."""
+    """Write a valid file of every type to the working folder, and return the contents by file name."""
     folder = tmp_path_factory.mktemp("bad_input")
     shutil.copytree(ROOT / "pdp/cli/project", folder, dirs_exist_ok=True)
     shutil.copytree(ROOT / "examples", folder / "examples")
@@ -186,7 +187,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, bytes]]
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.opa if name in OF_OPA else ()) for name in KINDS]
 )
-def test_whatever_is_wrong_in_a_file_is_said_with_its_place(good: dict[str, bytes], name: str) -> None:
+def test_faults_in_files_are_shown_with_location(good: dict[str, bytes], name: str) -> None:
     kind = KINDS[name]
 
     @settings(max_examples=EXAMPLES, derandomize=not _ASKED, database=None, suppress_health_check=list(HealthCheck))
@@ -208,19 +209,19 @@ def test_whatever_is_wrong_in_a_file_is_said_with_its_place(good: dict[str, byte
 
 
 def check_complaint(file: str, content: bytes, done: Done) -> None:
-    """Check that a command answered as its help says, and that whoever wrote the file knows what to do."""
+    """Check that a command exited with a documented code, and that its message names the file, the fault and a hint."""
     assert done.code in range(5), (content, done)
     assert not _STEERS.search(done.out + done.err), (content, done)
     if done.code == 1:
         assert done.err or done.out, content
     if done.code == 2:
-        # Some is wrong only beside other files, which are then named.
+        # Some faults exist only in a combination of files. The message of such a fault names the combination.
         assert file in done.err or _PLACE.search(done.err) or _TOGETHER.search(done.err), (content, done)
         assert _ADVICE.search(done.err), (content, done)
 
 
 def _written_anew(name: str, content: bytes) -> None:
-    """Write a file as it was, without what commands have made beside it."""
+    """Write the original content to a file again, and remove the files that commands created."""
     file = Path(name)
     shutil.rmtree("new", ignore_errors=True)
     for beside in [*file.parent.glob(f"{file.name}-*"), *file.parent.glob(f"{file.name}.*")]:

@@ -1,4 +1,4 @@
-"""`pdp hook` as a person types it."""
+"""`pdp hook` installs, checks and uninstalls hooks in the settings of clients."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 @pytest.mark.parametrize("answer", ["n\n", ""])
-def test_a_person_who_says_no_or_nothing_keeps_what_they_have(answer: str, machine: Machine) -> None:
+def test_install_without_confirmation_leaves_settings_unchanged(answer: str, machine: Machine) -> None:
     before = machine.files()
     asked = machine.pdp("hook", "install", "claude-code", stdin=answer)
     assert (asked.code, asked.err) == (1, "Write this? [y/N]:Aborted!\n"), asked
@@ -28,7 +28,7 @@ def test_a_person_who_says_no_or_nothing_keeps_what_they_have(answer: str, machi
     assert machine.files() == before
 
 
-def test_several_clients_at_once_and_back(machine: Machine) -> None:
+def test_hooks_of_several_clients_are_installed_and_uninstalled(machine: Machine) -> None:
     clients = ("claude-code", "codex", "cursor", "gemini-cli", "copilot-cli")
     before = machine.files()
     assert machine.pdp("hook", "install", *clients, stdin="y\n").code == 0
@@ -44,7 +44,7 @@ def test_several_clients_at_once_and_back(machine: Machine) -> None:
     assert checked["holds"] == {name: name != "codex" for name in sorted(clients)}, checked
     (machine.policy / "commands.yaml").write_text("pwd: []\n")
     assert machine.pdp("hook", "uninstall", *clients, "--yes", "--json").json["changes"][1] == {
-        "file": f"{machine.home}/.codex/hooks.json", "note": "becomes what it was",
+        "file": f"{machine.home}/.codex/hooks.json", "note": "is restored to its original",
     }  # fmt: skip
     assert machine.files() == before
     assert machine.pdp("hook", "install", "cursor", "--yes").code == 0
@@ -53,7 +53,7 @@ def test_several_clients_at_once_and_back(machine: Machine) -> None:
     }  # fmt: skip
 
 
-def test_one_repository_alone(machine: Machine) -> None:
+def test_hook_is_installed_in_one_repository(machine: Machine) -> None:
     assert machine.pdp("hook", "install", "claude-code", "--scope", "project", "--yes").code == 0
     assert machine.files() == {}
     assert (machine.work / ".claude/settings.json").exists()
@@ -65,17 +65,17 @@ def test_one_repository_alone(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["install", "claude"], "no such client: claude"),
+        (["install", "claude"], "unknown client: claude"),
         (["check"], "no client has the hook"),
-        (["check", "codex", "x"], "no such client: codex, x"),
+        (["check", "codex", "x"], "unknown client: codex, x"),
     ],
 )
-def test_what_is_no_client(words: list[str], said: str, machine: Machine) -> None:
+def test_unknown_client_is_rejected(words: list[str], said: str, machine: Machine) -> None:
     done = machine.pdp("hook", *words)
     assert (done.code, done.out, done.err.split("\n")[0]) == (2, "", f"error: {said}")
 
 
-def test_a_check_that_finds_something_fails(machine: Machine) -> None:
+def test_hook_check_that_finds_a_problem_exits_with_1(machine: Machine) -> None:
     machine.pdp("hook", "install", "claude-code", "--yes")
     machine.settings.write_text("{}")
     done = machine.pdp("hook", "check")
@@ -86,16 +86,16 @@ def test_a_check_that_finds_something_fails(machine: Machine) -> None:
             line
             for event in events
             for line in (
-                f"claude-code: {machine.settings}: {event}: has not our hook",
+                f"claude-code: {machine.settings}: {event}: our hook is missing",
                 "    hint: run `pdp hook install` again",
             )
         ),
-        "claude-code: DOES NOT HOLD",
+        "claude-code: NOT GUARDED",
     ]
 
 
 @pytest.mark.parametrize(("name", "text"), [("manifest.yaml", "tools: 5\n"), ("session.yaml", "claims: 5\n")])
-def test_a_policy_that_cannot_decide_is_not_registered(name: str, text: str, machine: Machine) -> None:
+def test_hook_with_an_unusable_policy_is_not_installed(name: str, text: str, machine: Machine) -> None:
     machine.policy.mkdir(parents=True, mode=0o700)
     (machine.policy / name).write_text(text)
     done = machine.pdp("hook", "install", "claude-code", "--yes")
@@ -104,7 +104,7 @@ def test_a_policy_that_cannot_decide_is_not_registered(name: str, text: str, mac
     assert machine.files() == {}
 
 
-def test_a_policy_that_others_can_write_is_not_registered(machine: Machine) -> None:
+def test_hook_with_a_policy_writable_by_others_is_not_installed(machine: Machine) -> None:
     machine.policy.mkdir(parents=True)
     machine.policy.chmod(0o777)
     done = machine.pdp("hook", "install", "claude-code", "--yes")

@@ -1,4 +1,4 @@
-"""`pdp approvals`: what waits for a person is listed, shown, decided on; and the application's next call runs once."""
+"""`pdp approvals` lists, shows and decides pending approvals. After a grant, the application's call runs once."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ from tests.support.scripted import Scripted, until_approved
 BOSS = {"iss": "https://id", "sub": "boss", "roles": ["payments.approver"]}
 VICE = {**BOSS, "sub": "vice"}
 OFFICER = {"sub": "officer-123", "roles": ["payments.approver"]}
-NOTE = "note: no audit stream records this step; name the application's with --audit\n"
+NOTE = "note: this change is not recorded; give the application's audit stream with --audit\n"
 APPLICATION = """
 import json
 from contextlib import closing
@@ -71,7 +71,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def opened(
     url: str, *, quorum: int = 1, time: str | None = None, own: dict[str, Any] | None = None, **arguments: Any
 ) -> Approval:
-    """An approval as an application opens it; `own`: the claims of a call that the subject may approve."""
+    """Return a pending approval of an application. With the claims `own`, the call's subject may decide it."""
     effective = payments.effective()
     waits = EffectiveApproval(approvers=("$subject" if own else "payments.approver",), quorum=quorum, expires="PT1H")
     entry = effective.tools["initiate_wire"].model_copy(update={"approval": waits})
@@ -96,7 +96,7 @@ def file_of(claims: dict[str, Any]) -> Path:
 
 
 @pytest.mark.process
-def test_an_application_asks_a_person_grants_and_the_next_call_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_application_runs_a_granted_call_once(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("stream").mkdir()
     stream = Path("stream/audit.jsonl")
 
@@ -129,7 +129,7 @@ def test_an_application_asks_a_person_grants_and_the_next_call_runs_once(monkeyp
 
 
 @pytest.mark.process
-def test_what_waits_is_listed_and_shown_and_nothing_obeys_it(store: str) -> None:
+def test_pending_approval_is_listed_and_shown_escaped(store: str) -> None:
     plain, odd = opened(store), opened(store, reference="\x1b[2J")
     over = opened(store, time="2020-01-01T10:00:00Z", amount=1)
 
@@ -160,7 +160,7 @@ def test_what_waits_is_listed_and_shown_and_nothing_obeys_it(store: str) -> None
 
 
 @pytest.mark.process
-def test_each_of_a_quorum_is_counted_once_and_recorded(store: str) -> None:
+def test_repeated_grant_by_one_person_does_not_count_twice_for_the_quorum(store: str) -> None:
     asked = opened(store, quorum=2)
 
     first = pdp("approvals", "grant", asked.id, "-s", file_of(BOSS), "--json")
@@ -168,7 +168,7 @@ def test_each_of_a_quorum_is_counted_once_and_recorded(store: str) -> None:
     last = pdp("approvals", "grant", asked.id, "-s", file_of(VICE))
 
     assert (first.code, first.json["state"], first.err) == (0, "pending", NOTE)
-    refusal = "the same person has granted it before, and 2 people are needed"
+    refusal = "the same person has already granted the approval, but 2 people are needed"
     assert (again.code, again.out, again.err) == (1, "", f"{NOTE}error: approval {asked.id}: {refusal}\n")
     assert (last.code, last.out.splitlines()[0]) == (0, f"granted  {asked.id}")
     assert "  quorum     2 of 2 granted\n" in last.out
@@ -178,7 +178,7 @@ def test_each_of_a_quorum_is_counted_once_and_recorded(store: str) -> None:
 
 
 @pytest.mark.process
-def test_a_person_approves_what_their_own_agent_asks_by_another_token(store: str) -> None:
+def test_person_approves_call_of_own_agent_only_with_another_token(store: str) -> None:
     person = {"sub": "officer-123", "iss": "https://id"}
     asked = opened(store, own={**session().claims, **person, "jti": "call", "act": {"sub": "agent:wires"}})
 
@@ -187,8 +187,8 @@ def test_a_person_approves_what_their_own_agent_asks_by_another_token(store: str
 
     assert (same.code, same.out) == (1, "")
     assert same.err.endswith(
-        f"error: approval {asked.id}: it was asked for with this token or client: approve with another one (jti, azp, "
-        "client_id or sid has to differ from the call's, and the client must not be the agent)\n"
+        f"error: approval {asked.id}: the call used this token or client: approve with another token (jti, azp, "
+        "client_id or sid must differ from the call's, and the client must not be the agent)\n"
     )
     assert (granted.code, granted.out.splitlines()[0]) == (0, f"granted  {asked.id}")
     assert "  approvers  $subject (officer-123 (https://id), by another token)\n" in granted.out
@@ -197,7 +197,7 @@ def test_a_person_approves_what_their_own_agent_asks_by_another_token(store: str
 
 
 @pytest.mark.process
-def test_one_denial_ends_it_and_whoever_asked_may_withdraw(store: str) -> None:
+def test_approver_can_deny_and_requester_can_withdraw_an_approval(store: str) -> None:
     denied, withdrawn = opened(store), opened(store, amount=50_000)
 
     done = pdp("approvals", "deny", denied.id, "-s", file_of(BOSS), "--why", "unknown payee")
@@ -211,14 +211,18 @@ def test_one_denial_ends_it_and_whoever_asked_may_withdraw(store: str) -> None:
 @pytest.mark.parametrize(
     ("step", "who", "refusal"),
     [
-        ("grant", OFFICER, "nobody decides on a call that is their own, or made for them"),
-        ("grant", {**BOSS, "roles": "payments.approver"}, "the claims have none of the roles that approve it:"),
-        ("deny", {**BOSS, "roles": []}, "the claims have none of the roles that approve it:"),
-        ("grant", {**BOSS, "act": {"sub": "agent:x"}}, "the claims are those of an acting agent, and a person"),
-        ("withdraw", BOSS, "only who asked for it withdraws it"),
+        ("grant", OFFICER, "the requester of a call cannot decide on its approval"),
+        (
+            "grant",
+            {**BOSS, "roles": "payments.approver"},
+            "the claims have none of the roles that can approve the call:",
+        ),
+        ("deny", {**BOSS, "roles": []}, "the claims have none of the roles that can approve the call:"),
+        ("grant", {**BOSS, "act": {"sub": "agent:x"}}, "the claims belong to an acting agent, but a person"),
+        ("withdraw", BOSS, "only a requester can withdraw the approval"),
     ],
 )
-def test_the_rules_of_approvals_hold(step: str, who: dict[str, Any], refusal: str) -> None:
+def test_approval_commands_reject_unauthorized_steps(step: str, who: dict[str, Any], refusal: str) -> None:
     url = "sqlite:///agent.db"
     OpenStores(url, upgrade=True).close()
     asked = opened(url)
@@ -233,14 +237,14 @@ def test_the_rules_of_approvals_hold(step: str, who: dict[str, Any], refusal: st
 @pytest.mark.parametrize(
     ("line", "code", "message"),
     [
-        (["list"], 2, "no database is named"),
-        (["list", "--store", "sqlite:///none.db"], 2, "none.db is not there"),
+        (["list"], 2, "no database is given"),
+        (["list", "--store", "sqlite:///none.db"], 2, "none.db does not exist"),
         (["show", "x\x1b", "--store", "sqlite:///agent.db"], 1, "approval x\\x1b: no approval has that id"),
-        (["grant", "x", "--store", "sqlite:///agent.db"], 2, "nobody is named who decides"),
+        (["grant", "x", "--store", "sqlite:///agent.db"], 2, "no session file is given"),
         (["grant", "x", "-s", "none.json", "--store", "sqlite:///agent.db"], 2, "none.json"),
     ],
 )
-def test_what_cannot_be_used_is_named(line: list[str], code: int, message: str) -> None:
+def test_approval_commands_report_unusable_arguments(line: list[str], code: int, message: str) -> None:
     OpenStores("sqlite:///agent.db", upgrade=True).close()
     file_of(BOSS)
     store = [] if "--store" in line or line == ["list"] else ["--store", "sqlite:///agent.db"]
@@ -251,7 +255,7 @@ def test_what_cannot_be_used_is_named(line: list[str], code: int, message: str) 
     assert message in done.err
 
 
-def test_the_project_names_the_store_and_nobody_who_grants() -> None:
+def test_approval_commands_take_the_store_but_not_the_approver_from_the_project() -> None:
     OpenStores("sqlite:///agent.db", upgrade=True).close()
     asked = opened("sqlite:///agent.db")
     written(Path("pdp.yaml"), "store: sqlite:///agent.db\nsession: boss.json\n")
@@ -263,7 +267,7 @@ def test_the_project_names_the_store_and_nobody_who_grants() -> None:
 
 
 @pytest.mark.process
-def test_where_the_values_came_from_is_shown(tmp_path: Path) -> None:
+def test_pending_approval_shows_sources_of_argument_values(tmp_path: Path) -> None:
     url = empty_database("sqlite", tmp_path)
     effective = assistant.effective()
     with closing(OpenStores(url, upgrade=True)) as stores, desk.engine(effective) as engine:
@@ -276,7 +280,7 @@ def test_where_the_values_came_from_is_shown(tmp_path: Path) -> None:
     shown = pdp("approvals", "show", asked.id, "--store", url).out.splitlines()
 
     assert [line.split(maxsplit=1)[1] for line in shown if line.split()[0] == "origin"] == [
-        "the run has read what strangers wrote: read_mail",
+        "the run has read untrusted text from: read_mail",
         "`participants/0` (destination) was read in the result of read_mail (call c-17), and you did not name it",
-        "`title` (body) comes from the model alone: neither you nor any result has it",
+        "`title` (body) comes only from the model: neither you nor any result contains it",
     ]

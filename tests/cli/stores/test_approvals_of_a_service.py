@@ -1,4 +1,4 @@
-"""`pdp approvals --service`: the same steps at a service that runs, by whom the token stands for."""
+"""`pdp approvals --service` sends its commands to a running service, which takes the approver from the token."""
 
 import re
 from collections.abc import Iterator
@@ -31,7 +31,9 @@ def opened(served: RunningService, key: str) -> str:
     return approval_id
 
 
-def test_it_is_listed_shown_and_decided(served: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_approvals_of_a_service_are_listed_shown_and_decided(
+    served: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second, third = (opened(served, key) for key in ("a", "b", "c"))
     place = ("--service", served.url)
 
@@ -51,10 +53,10 @@ def test_it_is_listed_shown_and_decided(served: RunningService, monkeypatch: pyt
     assert (withdrawn.code, withdrawn.json["state"]) == (0, "withdrawn")
     states = {each["id"]: each["state"] for each in pdp("approvals", "list", "--all", *place, "--json").json}
     assert states == {first: "granted", second: "denied", third: "withdrawn"}
-    assert pdp("approvals", "list", *place).out == "no approval waits\n"
+    assert pdp("approvals", "list", *place).out == "no pending approvals\n"
 
 
-def test_what_the_service_refuses_is_said(served: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejection_by_service_is_reported(served: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = opened(served, "refused")
     monkeypatch.setenv("PDP_TOKEN", served.token(["approve"]))
 
@@ -63,7 +65,7 @@ def test_what_the_service_refuses_is_said(served: RunningService, monkeypatch: p
 
     assert (own.code, own.out) == (1, "")
     assert own.err == (
-        f"error: approvals.requester: approval {asked}: nobody decides on a call that is their own, or made for them\n"
+        f"error: approvals.requester: approval {asked}: the requester of a call cannot decide on its approval\n"
     )
     assert (unknown.code, unknown.err) == (1, "error: approvals.unknown: approval none: no approval has that id\n")
 
@@ -71,28 +73,28 @@ def test_what_the_service_refuses_is_said(served: RunningService, monkeypatch: p
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        (("--store", "sqlite:///agent.db"), "--service stands for store, audit stream and session"),
-        (("-s", "session.json"), "--service stands for store, audit stream and session"),
-        (("--audit", "audit.jsonl"), "--service stands for store, audit stream and session"),
+        (("--store", "sqlite:///agent.db"), "--service excludes --store, --audit and --session"),
+        (("-s", "session.json"), "--service excludes --store, --audit and --session"),
+        (("--audit", "audit.jsonl"), "--service excludes --store, --audit and --session"),
     ],
 )
-def test_what_excludes_a_service(options: tuple[str, ...], fault: str) -> None:
+def test_service_option_excludes_options_for_a_local_store(options: tuple[str, ...], fault: str) -> None:
     done = pdp("approvals", "grant", "a", "--service", "http://127.0.0.1:1", *options)
 
-    assert (done.code, done.out, done.err) == (2, "", f"error: {fault}\n    hint: leave the others out\n")
+    assert (done.code, done.out, done.err) == (2, "", f"error: {fault}\n    hint: remove the other options\n")
 
 
-def test_who_decides_has_to_be_stated(tmp_path: Path) -> None:
+def test_grant_in_a_local_store_requires_a_session(tmp_path: Path) -> None:
     written(tmp_path / "session.json", SESSION)
 
     done = pdp("approvals", "grant", "a", "--store", f"sqlite:///{tmp_path}/agent.db")
 
     assert (done.code, done.err) == (
-        2, "error: nobody is named who decides\n    hint: name a session file with --session, or a --service\n",
+        2, "error: no session file is given\n    hint: name the person with --session FILE, or use --service URL\n",
     )  # fmt: skip
 
 
-def test_a_service_that_is_not_there_and_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_service_and_missing_token_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = pdp("approvals", "grant", "a", "--service", "http://127.0.0.1:1")
     monkeypatch.delenv("PDP_TOKEN")
     bare = pdp("approvals", "grant", "a", "--service", "http://127.0.0.1:1")
@@ -100,8 +102,10 @@ def test_a_service_that_is_not_there_and_no_token(monkeypatch: pytest.MonkeyPatc
 
     assert (gone.code, gone.err) == (1, "error: http://127.0.0.1:1: All connection attempts failed\n")
     assert (bare.code, bare.err) == (
-        2, "error: no token for the service\n    hint: pass it, or set PDP_TOKEN\n",
+        2, "error: no token for the service\n    hint: pass a token, or set PDP_TOKEN\n",
     )  # fmt: skip
     assert (plain.code, plain.err) == (
-        2, "error: not the address of a service\n    hint: https://HOST[:PORT][/PATH]; http for this machine alone\n",
+        2,
+        ("error: not the address of a decision service\n"
+         "    hint: write https://HOST[:PORT][/PATH]; http is allowed for this machine only\n"),
     )  # fmt: skip

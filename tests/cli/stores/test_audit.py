@@ -1,4 +1,4 @@
-"""A stream in a database: shown and verified by its URL, and what has the steps of people in it."""
+"""Audit streams in a database are shown and verified by URL. They record who granted or denied an approval."""
 
 import json
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ from tests.support.command_line import pdp
 from tests.support.postgres import empty_database
 
 KEY = "k" * 32
-NO_HEAD = "note: without --head, it does not show whether events were cut off at the end\n"
-UNKEYED = "note: the chain is not keyed: whoever can write the stream could have written all of it anew\n"
-NOTE = "note: no audit stream records this step; name the application's with --audit\n"
+NO_HEAD = "note: without --head, missing events at the end are not detected\n"
+UNKEYED = "note: the stream has no key, so anyone with write access could have replaced the whole stream\n"
+NOTE = "note: this change is not recorded; give the application's audit stream with --audit\n"
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def write(stores: OpenStores, count: int, key: str | None = None) -> None:
             log.append({"time": "t", "type": "x", "tool_name": str(number)})
 
 
-def test_a_stream_is_shown_by_its_url_or_the_variable(stores: OpenStores, url: str) -> None:
+def test_audit_stream_is_found_by_url_or_environment_variable(stores: OpenStores, url: str) -> None:
     assert pdp("audit", "verify").out == f"intact: no events\n{NO_HEAD}"
     write(stores, 1001)
 
@@ -55,16 +55,16 @@ def test_a_stream_is_shown_by_its_url_or_the_variable(stores: OpenStores, url: s
     ("change", "fault"),
     [
         ("UPDATE pdp_audit SET line = replace(line, '\"tool_name\":\"1\"', '\"tool_name\":\"9\"') WHERE seq = 1",
-         "the line after event 0: the hash does not match: another key wrote it, or it was changed"),
+         "the line after event 0: the hash does not match: the event was changed, or written with another key"),
         ("DELETE FROM pdp_audit WHERE seq = 1",
-         "the line after event 0: events before it were left out, put in or moved"),
-        ("DELETE FROM pdp_audit WHERE seq = 0", "the first line: events before it were left out, put in or moved"),
+         "the line after event 0: earlier events were removed, inserted or moved"),
+        ("DELETE FROM pdp_audit WHERE seq = 0", "the first line: earlier events were removed, inserted or moved"),
         ("UPDATE pdp_audit SET seq = 9 WHERE seq = 1",
-         "the line after event 0: events before it were left out, put in or moved"),
-        ("DELETE FROM pdp_audit WHERE seq = 2", "it does not reach its head, event 2"),
+         "the line after event 0: earlier events were removed, inserted or moved"),
+        ("DELETE FROM pdp_audit WHERE seq = 2", "event 2, which the head names, is missing"),
     ],
 )  # fmt: skip
-def test_what_was_changed_shows(
+def test_audit_verify_detects_changed_rows(
     stores: OpenStores, url: str, change: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PDP_AUDIT_KEY", KEY)
@@ -80,7 +80,7 @@ def test_what_was_changed_shows(
     assert (done.code, done.out) == (1, f"not intact: {fault}\n")
 
 
-def test_a_database_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_commands_report_an_unusable_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PDP_DATABASE_URL", raising=False)
 
@@ -88,10 +88,12 @@ def test_a_database_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.Monk
         absent = pdp("audit", command, "sqlite:///none.db")
         assert (absent.code, absent.out) == (2, "")
         assert absent.err.startswith("error: database file ")
-        assert pdp("audit", command).err.startswith("error: no database is named\n")
+        assert pdp("audit", command).err.startswith("error: no database is given\n")
 
 
-def test_a_step_is_recorded_where_a_service_records(stores: OpenStores, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_approval_step_is_recorded_in_audit_stream_of_the_service(
+    stores: OpenStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = interrupted(stores)
     assert pdp("keys", "settle", "nonsense", "--outcome", "done").err.startswith(NOTE)
     write(stores, 1, KEY)
@@ -99,7 +101,7 @@ def test_a_step_is_recorded_where_a_service_records(stores: OpenStores, monkeypa
 
     unkeyed = pdp(*step)
     assert (unkeyed.code, unkeyed.out) == (1, "")
-    assert "cannot be continued: it is keyed, and no key was given" in unkeyed.err
+    assert "cannot be continued: the event was written with a key, but no key was given" in unkeyed.err
     monkeypatch.setenv("PDP_AUDIT_KEY", KEY)
     done = pdp(*step)
     assert (done.code, done.err) == (0, "")

@@ -1,4 +1,4 @@
-"""`pdp budgets`: what calls of unknown outcome hold is listed and settled, and what that leaves of the limit."""
+"""`pdp budgets` lists and settles the amounts that calls with an unknown outcome have reserved."""
 
 import json
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def take(units: int) -> Take:
 
 @pytest.fixture(autouse=True)
 def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenStores]:
-    """A database where one call was killed, and one is not over."""
+    """Create a database with one interrupted call and one running call, and return its stores."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PDP_DATABASE_URL", URL)
     with closing(OpenStores(URL, upgrade=True)) as opened:
@@ -37,24 +37,24 @@ def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenStor
         yield opened
 
 
-def test_what_is_held_by_calls_of_unknown_outcome_is_listed() -> None:
+def test_reservations_with_unknown_outcome_are_listed() -> None:
     assert pdp("budgets", "list", "--json").json == [HELD]
     assert pdp("budgets", "list").out == "decision-1  40000.00 of wire.daily, subject officer-123\n"
 
 
 @pytest.mark.parametrize(("outcome", "used"), [("spent", 4_000_010), ("released", 10)])
-def test_it_is_settled_once_and_recorded(stores: OpenStores, outcome: str, used: int) -> None:
+def test_reservation_is_settled_once_and_recorded(stores: OpenStores, outcome: str, used: int) -> None:
     settle = ("budgets", "settle", "decision-1", "--outcome")
     done = pdp(*settle, outcome, "--by", "ann", "--audit", "audit.jsonl", "--json")
 
     assert (done.code, done.err, done.json) == (0, "", {"id": "decision-1", "outcome": outcome, "held": [HELD]})
     assert stores.budgets.spent(take(0), NOON) == Spent(used, NOON + 86_400, "EUR")
-    assert pdp("budgets", "list").out == "no call of unknown outcome holds anything\n"
+    assert pdp("budgets", "list").out == "no amounts are reserved by calls with an unknown outcome\n"
     for other in ("spent", "released"):
         again = pdp(*settle, other, "--audit", "audit.jsonl")
         assert (again.code, again.out) == (2, "")
         assert again.err == (
-            "error: decision-1: no call of unknown outcome has that id\n    hint: see: pdp budgets list\n"
+            "error: decision-1: no call with an unknown outcome has this id\n    hint: see: pdp budgets list\n"
         )
     assert stores.budgets.spent(take(0), NOON).used == used
     (event,) = map(json.loads, Path("audit.jsonl").read_bytes().splitlines())
@@ -64,10 +64,10 @@ def test_it_is_settled_once_and_recorded(stores: OpenStores, outcome: str, used:
 
 
 @pytest.mark.parametrize("reservation", ["decision-2", "", "\x1b[2J"])
-def test_only_a_call_of_unknown_outcome_is_settled(stores: OpenStores, reservation: str) -> None:
+def test_budgets_settle_rejects_calls_with_a_known_outcome(stores: OpenStores, reservation: str) -> None:
     done = pdp("budgets", "settle", reservation, "--outcome", "released")
 
     assert (done.code, done.out) == (2, "")
-    assert "no call of unknown outcome has that id" in done.err
+    assert "no call with an unknown outcome has this id" in done.err
     assert "\x1b" not in done.err
     assert stores.budgets.spent(take(0), NOON).used == 4_000_010

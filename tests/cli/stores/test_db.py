@@ -1,4 +1,4 @@
-"""`pdp db`: tables made, brought up to date, cleaned; and what cannot be used is named."""
+"""`pdp db` creates, upgrades and prunes tables. Its error messages name the URL of the database."""
 
 import json
 import sqlite3
@@ -33,7 +33,7 @@ def keep(key: IdempotencyKey, now: float, ttl: float) -> None:
         keys.finish(begun.record, Execution(result=1), now=now)  # type: ignore[union-attr]
 
 
-def test_tables_are_made_and_stay_as_they_are() -> None:
+def test_db_upgrade_creates_tables_and_can_be_repeated() -> None:
     first, second = pdp("db", "upgrade", "sqlite:///pdp.db"), pdp("db", "upgrade", "sqlite:///pdp.db")
 
     assert [(done.code, done.out, done.err) for done in (first, second)] == [
@@ -45,14 +45,14 @@ def test_tables_are_made_and_stay_as_they_are() -> None:
     assert {"pdp_approvals", "pdp_actions"} <= tables
 
 
-def test_the_url_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_database_url_is_read_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PDP_DATABASE_URL", "sqlite:///other.db")
 
     assert pdp("db", "upgrade").out == f"sqlite:///{Path.cwd()}/other.db: up to date\n"
     assert Path("other.db").is_file()
 
 
-def test_results_runs_and_budgets_whose_time_is_over_are_forgotten_and_others_kept() -> None:
+def test_expired_results_runs_and_budgets_are_deleted() -> None:
     pdp("db", "upgrade", "sqlite:///pdp.db")
     keep(KEY, now=1_000.0, ttl=10)
     keep(KEY._replace(key="key-2"), now=1_000.0, ttl=1e10)
@@ -63,8 +63,8 @@ def test_results_runs_and_budgets_whose_time_is_over_are_forgotten_and_others_ke
             assert SqlBudgets(store).reserve(run, [take], now=now, running_until=now)
 
     assert [pdp("db", "prune", "sqlite:///pdp.db").out for _ in range(2)] == [
-        f"sqlite:///{Path.cwd()}/pdp.db: forgotten: results 1, runs 1, budgets 1\n",
-        f"sqlite:///{Path.cwd()}/pdp.db: forgotten: results 0, runs 0, budgets 0\n",
+        f"sqlite:///{Path.cwd()}/pdp.db: deleted: results 1, runs 1, budgets 1\n",
+        f"sqlite:///{Path.cwd()}/pdp.db: deleted: results 0, runs 0, budgets 0\n",
     ]
     assert json.loads(pdp("db", "prune", "sqlite:///pdp.db", "--json").out) == {
         "database": f"sqlite:///{Path.cwd()}/pdp.db", "forgotten": 0, "runs": 0, "budgets": 0,
@@ -72,18 +72,18 @@ def test_results_runs_and_budgets_whose_time_is_over_are_forgotten_and_others_ke
 
 
 @pytest.mark.parametrize("command", ["upgrade", "prune"])
-def test_without_a_url_nothing_is_done(command: str) -> None:
-    hint = "name one, as sqlite:///agent.db, set PDP_DATABASE_URL, or state `store:` in pdp.yaml"
+def test_missing_database_url_is_an_error(command: str) -> None:
+    hint = "give a URL such as sqlite:///agent.db, set PDP_DATABASE_URL, or write `store:` in pdp.yaml"
     done = pdp("db", command)
 
     assert (done.code, done.out, done.err) == (
         2,
         "",
-        f"error: no database is named\n    hint: {hint}\n",
+        f"error: no database is given\n    hint: {hint}\n",
     )
 
 
-def test_a_database_without_tables_is_not_pruned() -> None:
+def test_database_without_tables_is_not_pruned() -> None:
     done = pdp("db", "prune", "sqlite:///absent.db")
 
     assert (done.code, done.out) == (2, "")
@@ -91,7 +91,7 @@ def test_a_database_without_tables_is_not_pruned() -> None:
     assert not Path("absent.db").exists()
 
 
-def test_a_url_that_cannot_be_used_is_named_without_its_password() -> None:
+def test_error_shows_database_url_without_password() -> None:
     done = pdp("db", "upgrade", "mysql://ann:secret@db/pdp")
 
     assert (done.code, done.out) == (2, "")

@@ -1,4 +1,4 @@
-"""`pdp keys`: calls of which nobody knows what came are listed and settled, and what that means for the next call."""
+"""`pdp keys` lists and settles calls with an unknown outcome. The same call then returns the settled outcome."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenStor
 
 
 def called(stores: OpenStores, tool: Callable[..., Any] | None = None) -> Evaluation:
-    """A wire that a person approves where that is needed."""
+    """Propose a wire, and approve the wire if needed. Return the enforcement point."""
     approvals = Approvals(stores.approvals)
     pep = Pep(
         payments.effective(), Scripted(until_approved), keys=stores.keys, actions=stores.actions, approvals=approvals,
@@ -43,7 +43,7 @@ def called(stores: OpenStores, tool: Callable[..., Any] | None = None) -> Evalua
 
 
 def interrupted(stores: OpenStores) -> dict[str, Any]:
-    """The key of a wire whose caller was interrupted: nobody knows how far it got."""
+    """Return the key of a wire that was interrupted while it ran, so that its outcome is unknown."""
 
     def hangs(**_: object) -> None:
         raise KeyboardInterrupt
@@ -59,8 +59,8 @@ def unknown() -> list[dict[str, Any]]:
     return keys
 
 
-def test_what_nobody_knows_is_listed(stores: OpenStores) -> None:
-    assert pdp("keys", "list").out == "no key has an unknown outcome\n"
+def test_calls_with_unknown_outcome_are_listed(stores: OpenStores) -> None:
+    assert pdp("keys", "list").out == "no calls with an unknown outcome\n"
 
     key = interrupted(stores)
 
@@ -81,7 +81,7 @@ def test_what_nobody_knows_is_listed(stores: OpenStores) -> None:
         (["not-done"], {"wire_id": "wire-1"}, None, ActionState.FAILED),
     ],
 )
-def test_a_key_is_settled_with_its_action_and_recorded(
+def test_settling_a_key_also_settles_its_action_and_is_recorded(
     stores: OpenStores, options: list[str], result: object, effect: str | None, state: ActionState
 ) -> None:
     key = interrupted(stores)
@@ -104,23 +104,25 @@ def test_a_key_is_settled_with_its_action_and_recorded(
     assert effect == (None if failure is None else failure.details["effect"])
 
 
-def test_a_key_is_settled_once(stores: OpenStores) -> None:
+def test_idempotency_key_with_unknown_outcome_can_be_settled_only_once(stores: OpenStores) -> None:
     key = interrupted(stores)
     pdp("keys", "settle", key["id"], "--outcome", "not-done", "--by", "ann")
 
     again = pdp("keys", "settle", key["id"], "--outcome", "done")
     assert (again.code, again.out) == (2, "")
-    assert f"error: {key['id']}: no key of unknown outcome has that id\n    hint: see: pdp keys list\n" in again.err
+    assert (
+        f"error: {key['id']}: no call with an unknown outcome has this id\n    hint: see: pdp keys list\n" in again.err
+    )
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ([""], "no key of unknown outcome has that id"),
-        (["ff", "--result", "r.json"], "--result says nothing with --outcome not-done"),
+        ([""], "no call with an unknown outcome has this id"),
+        (["ff", "--result", "r.json"], "--result has no effect with --outcome not-done"),
     ],
 )
-def test_what_cannot_be_settled_is_named(line: list[str], message: str) -> None:
+def test_keys_settle_rejects_invalid_arguments(line: list[str], message: str) -> None:
     done = pdp("keys", "settle", *line, "--outcome", "not-done")
 
     assert (done.code, done.out) == (2, "")

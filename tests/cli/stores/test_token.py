@@ -1,4 +1,4 @@
-"""`pdp token`: what it makes counts in a service on the same store."""
+"""`pdp token` creates tokens. A service that uses the same store accepts these tokens."""
 
 import json
 from pathlib import Path
@@ -8,14 +8,14 @@ import pytest
 from tests.support.command_line import SESSION, pdp, written
 from tests.support.service import service
 
-NOTE = "note: no audit stream records this step; name the application's with --audit\n"
+NOTE = "note: this change is not recorded; give the application's audit stream with --audit\n"
 
 
 def stream_of(folder: Path) -> str:
     return (folder / "audit.jsonl").read_text()
 
 
-async def test_a_token_is_made_and_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_created_token_is_accepted_by_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PDP_DATABASE_URL", "sqlite:///store.db")
     monkeypatch.setenv("LOGNAME", "ann")
@@ -44,7 +44,7 @@ async def test_a_token_is_made_and_counts(tmp_path: Path, monkeypatch: pytest.Mo
     assert token[20:] not in stream
 
 
-def test_what_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_create_reports_invalid_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     pdp("db", "upgrade", "sqlite:///store.db")
     store = ("--store", "sqlite:///store.db")

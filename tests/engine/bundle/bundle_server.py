@@ -1,4 +1,4 @@
-"""A real HTTP server for a bundle repository: static files with ETag and Cache-Control, and with faults on demand."""
+"""An HTTP server of a bundle repository. It sends files with ETag and Cache-Control, and can simulate faults."""
 
 import hashlib
 import socket
@@ -18,14 +18,14 @@ _SLOW = ("", 0)
 
 
 class BundleServer:
-    """Serves a folder.
+    """A server for the files in a folder.
 
     Attributes:
-        url: of the folder.
-        fault: what to do wrong from now on; None: nothing.
-        asked: path and answered status of each request so far.
-        headers: of the last request.
-        released: set, it lets slow answers go on.
+        url: The URL of the folder.
+        fault: The simulated fault of all following answers. None: no fault.
+        asked: The path and the status of each request so far.
+        headers: The headers of the latest request.
+        released: An event. When it is set, slow answers continue.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,7 +36,7 @@ class BundleServer:
         self.released = threading.Event()
         self._arrived = threading.Condition()
         self._server: ThreadingHTTPServer | None = None
-        # Bound as long as the server may start again: nobody else gets the port meanwhile.
+        # This socket keeps the port while the server is stopped, so that no other process can take the port.
         self._reserved = socket.socket()
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._reserved.bind(("127.0.0.1", 0))
@@ -48,12 +48,12 @@ class BundleServer:
         return f"http://127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Serve, at the same address each time."""
+        """Start the server again at the same address."""
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), _handler(self))
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def kill(self) -> None:
-        """End at once; connections are refused from then on."""
+        """Stop the server at once, so that connections are refused until the next start."""
         if self._server is not None:
             self.released.set()
             self._server.shutdown()
@@ -61,7 +61,7 @@ class BundleServer:
             self._server = None
 
     def forget(self) -> None:
-        """Give up the address."""
+        """Release the reserved port."""
         self._reserved.close()
 
     def note(self, path: str, status: int) -> None:
@@ -70,13 +70,13 @@ class BundleServer:
             self._arrived.notify_all()
 
     def wait_for(self, path: str, status: int, *, times: int = 1, seconds: float = PATIENCE) -> bool:
-        """Wait until something was answered so often, from now on."""
+        """Wait until the server has answered `times` more requests for `path` with `status`."""
         with self._arrived:
             seen = len(self.asked)
             return self._arrived.wait_for(lambda: self.asked[seen:].count((path, status)) >= times, seconds)
 
     def wait_until_slow(self, *, seconds: float = PATIENCE) -> bool:
-        """Wait until somebody is being answered slowly, whether that began before or begins now."""
+        """Wait until the server has begun a slow answer."""
         with self._arrived:
             return self._arrived.wait_for(lambda: _SLOW in self.asked, seconds)
 
@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
         if status != HTTPStatus.NOT_MODIFIED:
             length = 10**12 if self.served.fault == "endless" else len(content)
             self.send_header("Content-Length", str(length))
-        # Headers without end, each of them long before any time-out of a single read.
+        # The headers never end, but the next byte always arrives before the time-out of a single read.
         while self.served.fault == "drip" and not self.served.released.wait(0.02):
             self.send_header("X-Drip", "x")
             self.flush_headers()

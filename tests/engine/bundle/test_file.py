@@ -37,13 +37,13 @@ PACKED = pack_bundle(release=3, wasm=WASM, data=DATA, modules=MODULES)
 MEMBERS = unpack_bundle(PACKED)
 
 REBUILD = "build the bundle again with `pdp bundle build`"
-COPY = "copy the file again, or build it with `pdp bundle build`"
-LAYOUT = "the file is not laid out as `pdp bundle` writes it: it was changed"
-VERSIONS = "bundle and program must be of the same version: update the one or build the other again"
+COPY = "copy the file again, or build the bundle with `pdp bundle build`"
+LAYOUT = "the file's layout is not that of `pdp bundle build`: the file was changed"
+VERSIONS = "bundle and program have different versions: update the program, or build the bundle again"
 
 
 def tarred(files: list[tuple[str, bytes]], form: int = tarfile.USTAR_FORMAT, **changes: Any) -> bytes:
-    """A tar of these files; `changes` are attributes of the last one's header."""
+    """Return a tar file with these files. `changes` sets attributes in the header of the last file."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=form, encoding="utf-8") as tar:
         for name, content in files:
@@ -57,7 +57,7 @@ def tarred(files: list[tuple[str, bytes]], form: int = tarfile.USTAR_FORMAT, **c
 
 
 def stored(content: bytes) -> bytes:
-    """A gzip file that holds this as it is."""
+    """Return a gzip file that contains the content uncompressed."""
     blocks = [content[start : start + 65535] for start in range(0, len(content), 65535)]
     return b"".join(
         [
@@ -72,7 +72,7 @@ def stored(content: bytes) -> bytes:
 
 
 def changed(**replaced: bytes | None) -> bytes:
-    """The good bundle with some members replaced, or left out; `_` in a name is a dot."""
+    """Return a valid bundle with some files replaced, or removed if None. `_` in a keyword stands for a dot."""
     files = MEMBERS | {name.replace("_", "."): content for name, content in replaced.items()}
     return pack_members({name: content for name, content in files.items() if content is not None})
 
@@ -91,10 +91,10 @@ def refusal(content: bytes) -> tuple[str, str | None]:
     return caught.value.message, caught.value.hint
 
 
-# What is written is read
+# Packing and reading bundles
 
 
-def test_a_bundle_is_read_as_it_was_packed(tmp_path: Path) -> None:
+def test_packed_bundle_can_be_read_without_changes(tmp_path: Path) -> None:
     file = tmp_path / "b.tar.gz"
     file.write_bytes(PACKED)
 
@@ -118,7 +118,7 @@ def test_a_bundle_is_read_as_it_was_packed(tmp_path: Path) -> None:
     }
 
 
-def test_the_revision_names_the_content_and_not_the_release() -> None:
+def test_bundle_revision_depends_on_the_content_and_not_on_the_release_number() -> None:
     contents = {
         "data.json": canonical(DATA),
         "policy.wasm": WASM,
@@ -139,14 +139,14 @@ def test_the_revision_names_the_content_and_not_the_release() -> None:
         {"modules": {"authz/decided.rego": "package authz\n", "custom/mine/x.rego": MODULES["custom/mine/x.rego"]}},
     ],
 )
-def test_any_other_content_has_another_revision(other: dict[str, Any]) -> None:
+def test_bundles_with_different_content_have_different_revisions(other: dict[str, Any]) -> None:
     parts = {"wasm": WASM, "data": DATA, "modules": MODULES} | other
 
     assert read_bundle(pack_bundle(release=3, **parts)).revision != read_bundle(PACKED).revision
 
 
-def test_the_file_is_the_same_on_every_machine() -> None:
-    """Order of what is given means nothing, and no clock, user or build of zlib leaves a trace."""
+def test_packing_the_same_bundle_gives_the_same_bytes() -> None:
+    """The bytes do not depend on the order of the arguments, the clock, the user or the version of zlib."""
     again = pack_bundle(
         release=3, wasm=WASM, data=dict(reversed(DATA.items())), modules=dict(reversed(MODULES.items()))
     )
@@ -162,16 +162,16 @@ def test_the_file_is_the_same_on_every_machine() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 65534, 65535, 65536, 131070, 200_000])
-def test_contents_of_any_size_are_read_whole(size: int) -> None:
+def test_bundle_contents_of_any_size_are_read_completely(size: int) -> None:
     wasm = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
 
     assert read_bundle(pack_bundle(release=1, wasm=wasm, data={}, modules={})).wasm == wasm
 
 
 MUST_BE = (
-    ".manifest: it must be "
+    ".manifest: must be "
     '{"metadata":{"format":1,"release":1},"rego_version":1,"revision":"sha256:...",'
-    '"roots":["authz","config","custom","directory","manifests","settings"]}, with a release from 1 upwards'
+    '"roots":["authz","config","custom","directory","manifests","settings"]}, with a release of at least 1'
 )
 
 
@@ -180,43 +180,44 @@ MUST_BE = (
     [
         (
             {"data": {"authz": {}}},
-            "bundle: data.json: the root 'authz' is not admitted, only config, directory, manifests, settings are",
+            "bundle: data.json: the root 'authz' is not allowed; use config, directory, manifests, settings",
         ),
-        ({"modules": {"/etc/x.rego": ""}}, "bundle: '/etc/x.rego' is not a relative path of plain names"),
-        ({"modules": {"other/x.rego": ""}}, "bundle: 'other/x.rego' has no place in a bundle"),
+        ({"modules": {"/etc/x.rego": ""}}, "bundle: '/etc/x.rego' is not a valid path in a bundle"),
+        ({"modules": {"other/x.rego": ""}}, "bundle: 'other/x.rego' is not allowed in a bundle"),
         ({"modules": {f"authz/{'x' * 300}.rego": ""}}, f"authz/{'x' * 300}.rego: the path is too long for a bundle"),
         ({"wasm": b"x" * MAX_BUNDLE}, f"bundle: larger than {MAX_BUNDLE} bytes"),
         ({"release": 0}, f"bundle: {MUST_BE}"),
     ],
 )
-def test_what_could_not_be_read_is_not_packed(parts: dict[str, Any], message: str) -> None:
+def test_pack_bundle_rejects_parts_that_cannot_be_read_back(parts: dict[str, Any], message: str) -> None:
     with pytest.raises(BundleError) as caught:
         pack_bundle(**({"release": 1, "wasm": WASM, "data": {}, "modules": {}} | parts))  # type: ignore[arg-type]
 
     assert caught.value.message == message
 
 
-# Files that are no bundle
+# Files that are not bundles
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_error_names_a_missing_bundle_file(tmp_path: Path) -> None:
     with pytest.raises(BundleError) as caught:
         read_bundle(tmp_path / "none.tar.gz")
 
     assert (
-        str(caught.value) == f"{tmp_path}/none.tar.gz: cannot be read: No such file or directory (name a bundle file)"
+        str(caught.value)
+        == f"{tmp_path}/none.tar.gz: cannot be read: No such file or directory (give the path of a bundle file)"
     )
 
 
-NO_GZIP, NO_TAR = "not a gzip file, or a damaged one", "not a tar file inside, or a damaged one"
+NO_GZIP, NO_TAR = "damaged, or not a gzip file", "damaged, or no tar file inside the gzip file"
 TAR = gzip.decompress(PACKED)
 
 
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        ([b""], "empty"),
-        ([b"\x1f\x8b", PACKED[:1000], PACKED[:-1]], "cut off"),
+        ([b""], "the file is empty"),
+        ([b"\x1f\x8b", PACKED[:1000], PACKED[:-1]], "the file is truncated"),
         ([b"nope", bytes(range(256)) * 40_000, b"[" * 10_000, TAR,
           PACKED[:2000] + bytes([PACKED[2000] ^ 1]) + PACKED[2001:]], NO_GZIP),
         ([gzip.compress(content) for content in (b"nope", b"x" * 10_000, TAR[:600], TAR[:2500])], NO_TAR),
@@ -227,17 +228,17 @@ TAR = gzip.decompress(PACKED)
     ],
     ids=["empty", "cut off", "not gzip", "not tar", "laid out otherwise"],
 )  # fmt: skip
-def test_a_file_that_is_damaged_or_something_else_is_refused(contents: list[bytes], message: str) -> None:
+def test_damaged_bundle_or_file_of_another_format_is_rejected(contents: list[bytes], message: str) -> None:
     assert [refusal(content) for content in contents] == [(f"bundle: {message}", COPY)] * len(contents)
 
 
-def test_a_file_that_unpacks_without_end_is_refused() -> None:
+def test_decompression_bomb_is_rejected() -> None:
     bomb = gzip.compress(b"\0" * (MAX_BUNDLE + 1))
 
-    assert refusal(bomb) == (f"bundle: unpacks to more than {MAX_BUNDLE} bytes", "is this a bundle?")
+    assert refusal(bomb) == (f"bundle: unpacks to more than {MAX_BUNDLE} bytes", "check that this is a bundle")
 
 
-def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+def test_too_large_file_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "large"
     with file.open("wb") as large:
         large.truncate(MAX_BUNDLE + 2)
@@ -245,11 +246,11 @@ def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BundleError) as caught:
         read_bundle(file)
 
-    assert str(caught.value) == f"{file}: larger than {MAX_BUNDLE} bytes (is this a bundle?)"
+    assert str(caught.value) == f"{file}: larger than {MAX_BUNDLE} bytes (check that this is a bundle)"
 
 
-NO_PLACE = "has no place in a bundle"
-NO_PATH = "is not a relative path of plain names"
+NO_PLACE = "is not allowed in a bundle"
+NO_PATH = "is not a valid path in a bundle"
 
 
 @pytest.mark.parametrize(
@@ -270,7 +271,7 @@ NO_PATH = "is not a relative path of plain names"
         ("other.wasm", f"'other.wasm' {NO_PLACE}"),
     ],
 )
-def test_members_that_have_no_place_are_refused(name: str, message: str) -> None:
+def test_bundle_with_unexpected_files_is_rejected(name: str, message: str) -> None:
     packed = gzip.compress(tarred([*MEMBERS.items(), (name, b"package authz")]))
 
     assert refusal(packed) == (f"bundle: {message}", REBUILD)
@@ -300,7 +301,7 @@ SPARSE = str(200 * 1024 * 1024)
         pytest.param(tarred([("data.json", b"{}")], tarfile.GNU_FORMAT, linkname="x" * 300), id="long link"),
     ],
 )  # fmt: skip
-def test_links_and_extensions_of_tar_are_refused_and_take_no_memory(packed: bytes) -> None:
+def test_tar_links_and_extensions_are_rejected_without_using_memory(packed: bytes) -> None:
     tracemalloc.start()
     try:
         message, _ = refusal(gzip.compress(packed))
@@ -313,25 +314,25 @@ def test_links_and_extensions_of_tar_are_refused_and_take_no_memory(packed: byte
 
 
 @pytest.mark.parametrize("size", [3 * 1024, 8**11 - 1, 2**60, -512])
-def test_a_size_that_the_tar_does_not_have_is_refused(size: int) -> None:
-    """Before anything is read: sizes of all members together are within the tar."""
+def test_file_size_in_a_tar_header_beyond_the_tar_file_is_rejected(size: int) -> None:
+    """The reader checks the size in the header before it reads the content."""
     member = tarfile.TarInfo("authz/x.rego")
     member.size = size
     header = member.tobuf(tarfile.GNU_FORMAT)
     content = tarred(list(MEMBERS.items()))[: -tarfile.RECORDSIZE] + header + b"\0" * 2048
 
-    assert refusal(gzip.compress(content)) == ("bundle: not a tar file inside, or a damaged one", COPY)
+    assert refusal(gzip.compress(content)) == ("bundle: damaged, or no tar file inside the gzip file", COPY)
 
 
-# Bundles that are whole, and not ours
+# Bundles that have all files, some with wrong content
 
 
-CHANGED = "the content is not what its revision names: it was changed"
+CHANGED = "the content does not match its revision: the file was changed"
 OTHER_MANIFESTS: list[dict[str, Any]] = [
     {"wasm": []}, {"roots": [""]}, {"roots": [*ROOTS, "system"]}, {"rego_version": 0}, {"rego_version": True},
     {"revision": 5},
 ]  # fmt: skip
-OTHER_IDENTITY = "data.json: config.bundle is not the revision and release of .manifest"
+OTHER_IDENTITY = "data.json: config.bundle does not match revision and release in .manifest"
 
 
 @pytest.mark.parametrize(
@@ -341,11 +342,11 @@ OTHER_IDENTITY = "data.json: config.bundle is not the revision and release of .m
         (changed(data_json=None), "data.json is missing", REBUILD),
         (changed(policy_wasm=None), "policy.wasm is missing", REBUILD),
         (changed(_manifest=manifest(metadata={"format": 2, "release": 3, "later": True}, more=1)),
-         ".manifest: format 2, this program reads format 1", VERSIONS),
+         ".manifest: format 2 is not supported, only 1", VERSIONS),
         (changed(_manifest=b'{"revision":"","roots":[""]}'),
-         ".manifest: format None, this program reads format 1", VERSIONS),
+         ".manifest: format None is not supported, only 1", VERSIONS),
         (changed(_manifest=manifest(metadata={"format": True, "release": 3})),
-         ".manifest: format True, this program reads format 1", VERSIONS),
+         ".manifest: format True is not supported, only 1", VERSIONS),
         *(
             (changed(_manifest=manifest(**other)), MUST_BE, VERSIONS)
             for other in OTHER_MANIFESTS
@@ -356,13 +357,13 @@ OTHER_IDENTITY = "data.json: config.bundle is not the revision and release of .m
         ),
         (changed(_manifest=b"nope"),
          ".manifest: value: not JSON: Expecting value: line 1 column 1 (char 0)", REBUILD),
-        (changed(_manifest=b"[]"), ".manifest: not an object", REBUILD),
+        (changed(_manifest=b"[]"), ".manifest: must be a JSON object", REBUILD),
         (changed(_manifest=b"[" * 100_000), ".manifest: value: nested deeper than 32 levels", REBUILD),
         (changed(data_json=data(authz={"concerns": {}})),
-         "data.json: the root 'authz' is not admitted, only config, directory, manifests, settings are", REBUILD),
-        (changed(data_json=data(settings=[])), "data.json: settings is not an object", REBUILD),
+         "data.json: the root 'authz' is not allowed; use config, directory, manifests, settings", REBUILD),
+        (changed(data_json=data(settings=[])), "data.json: settings must be a JSON object", REBUILD),
         (changed(data_json=b'{"config":{},"config":{}}'),
-         "data.json: value: a key stands twice in one object", REBUILD),
+         "data.json: value: duplicate key in an object", REBUILD),
         (changed(data_json=data(config={"bundle": {"revision": "sha256:x", "release": 3}})), OTHER_IDENTITY, REBUILD),
         (changed(_manifest=manifest(metadata={"format": 1, "release": 4})), OTHER_IDENTITY, REBUILD),
         (changed(policy_wasm=WASM + b"x"), CHANGED, COPY),
@@ -371,9 +372,7 @@ OTHER_IDENTITY = "data.json: config.bundle is not the revision and release of .m
         (pack_members(MEMBERS | {"authz/more.rego": b"\xff"}), "authz/more.rego: not UTF-8 text", REBUILD),
     ],
 )  # fmt: skip
-def test_a_bundle_that_is_incomplete_changed_or_of_another_version_is_refused(
-    packed: bytes, message: str, hint: str
-) -> None:
+def test_incomplete_modified_or_unsupported_bundle_is_rejected(packed: bytes, message: str, hint: str) -> None:
     assert refusal(packed) == (f"bundle: {message}", hint)
 
 
@@ -389,7 +388,7 @@ def test_a_bundle_that_is_incomplete_changed_or_of_another_version_is_refused(
     ],
     ids=["indented", "a line feed", "a number", "an escape", "the order of keys"],
 )
-def test_json_that_says_the_same_in_other_bytes_is_refused(name: str, spelled: Callable[[bytes], bytes]) -> None:
+def test_non_canonical_json_is_rejected(name: str, spelled: Callable[[bytes], bytes]) -> None:
     other = spelled(MEMBERS[name])
 
     assert other != MEMBERS[name]
@@ -401,7 +400,7 @@ def test_json_that_says_the_same_in_other_bytes_is_refused(name: str, spelled: C
 
 @settings(max_examples=100)
 @given(changes=st.lists(st.tuples(st.integers(0, len(PACKED) - 1), st.integers(0, 255)), max_size=4))
-def test_any_change_of_the_file_is_an_error(changes: list[tuple[int, int]]) -> None:
+def test_bundle_with_any_changed_byte_is_rejected(changes: list[tuple[int, int]]) -> None:
     content = bytearray(gzip.decompress(PACKED))
     for at, byte in changes:
         content[at % len(content)] = byte
@@ -415,19 +414,19 @@ def test_any_change_of_the_file_is_an_error(changes: list[tuple[int, int]]) -> N
 
 @settings(max_examples=100)
 @given(content=st.binary(max_size=2000))
-def test_no_bytes_make_it_fail_in_another_way(content: bytes) -> None:
+def test_reading_arbitrary_bytes_raises_only_bundle_error(content: bytes) -> None:
     for packed in (content, gzip.compress(content)):
         with pytest.raises(BundleError):
             read_bundle(packed)
 
 
-# Where the baseline is
+# The path of the baseline's bundle
 
 
-def test_the_baseline_stands_beside_the_code_or_in_the_checkout(
+def test_baseline_bundle_is_found_in_the_package_or_the_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lookup starts at the module's own file, which stands elsewhere here."""
+    """The bundle's path is relative to the file of a module, so the test pretends that this module is elsewhere."""
     monkeypatch.setattr("pdp.installed.__file__", str(tmp_path / "pdp/installed.py"))
     packaged, checkout = tmp_path / "pdp/data/bundles/baseline.tar.gz", tmp_path / "bundles/baseline.tar.gz"
 

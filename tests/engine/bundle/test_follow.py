@@ -1,4 +1,4 @@
-"""An engine and OPA's own bundle plugin follow a channel's file: new bundles are swapped in, bad ones are not."""
+"""`FollowingEngine` and OPA's bundle plugin load new bundles from a channel, and keep the last good bundle."""
 
 import contextlib
 import gc
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def file(folder: Path) -> Path:
-    """The channel's file, whether it is there yet or not."""
+    """The path of the channel's bundle file, which may not exist yet."""
     return folder / "channels/stable.tar.gz"
 
 
@@ -59,17 +59,17 @@ def url(server: BundleServer) -> str:
 
 
 def following(source: Any, **options: Any) -> FollowingEngine:
-    """An engine that looks when it is told to, unless `every` says otherwise."""
+    """Return an engine that reads its source only when `refresh` is called, unless `every` is given."""
     return FollowingEngine(source, options.pop("trust", None) or trust(), **{"every": NEVER} | options)
 
 
 def decided_by(engine: Engine) -> int | None:
-    """The release that decides now."""
+    """Return the release of the bundle that the engine uses for decisions."""
     return engine.decide_body(b"{}").release
 
 
 def error_of(health: BundleHealth) -> tuple[str, str]:
-    """Code and message of what went wrong at the last look."""
+    """Return code and message of the error in the engine's last check for a new bundle."""
     assert health.error is not None
     return health.error.code, health.error.message
 
@@ -78,11 +78,11 @@ def codes(engine: Engine) -> list[str]:
     return [reason.code for reason in engine.decide_body(b"{}").reasons]
 
 
-# Following
+# New releases
 
 
 @pytest.mark.parametrize("over_http", [False, True])
-def test_a_new_release_takes_the_old_ones_place(
+def test_engine_replaces_its_bundle_with_a_new_release_of_the_channel(
     folder: Path, file: Path, server: BundleServer, over_http: bool
 ) -> None:
     with following(url(server) if over_http else file) as engine:
@@ -101,7 +101,7 @@ def test_a_new_release_takes_the_old_ones_place(
         assert health.age < 60
 
 
-def test_a_rollback_reaches_engines_that_never_go_back(folder: Path, file: Path, tmp_path: Path) -> None:
+def test_engine_loads_a_rollback_as_a_newer_release(folder: Path, file: Path, tmp_path: Path) -> None:
     released(folder, bundle(1, content=1))
     released(folder, bundle(2, content=2))
     with following(file, trust=trust(floor=tmp_path / "newest")) as engine:
@@ -112,9 +112,9 @@ def test_a_rollback_reaches_engines_that_never_go_back(folder: Path, file: Path,
     assert health.revision == read_bundle(bundle(1, content=1)).revision
 
 
-def test_it_looks_by_itself(folder: Path, server: BundleServer) -> None:
+def test_engine_checks_source_periodically(folder: Path, server: BundleServer) -> None:
     with following(url(server), every=0.05) as engine:
-        # Three looks from now on, the last of which has not changed: what the second one brought is in its place.
+        # A running check may miss the new bundle, so the test waits until three more checks have found no newer bundle.
         released(folder, bundle(2))
         assert server.wait_for("/channels/stable.tar.gz", 304, times=3)
 
@@ -122,7 +122,7 @@ def test_it_looks_by_itself(folder: Path, server: BundleServer) -> None:
         assert [status for _, status in server.asked if status != 304] == [200, 200]
 
 
-def test_the_thread_ends_with_the_engine(folder: Path, file: Path) -> None:
+def test_thread_of_the_engine_ends_when_the_engine_is_closed_or_dropped(folder: Path, file: Path) -> None:
     released(folder, bundle(1))
     closed = following(file, every=0.01)
     forgotten = following(file, every=0.01)
@@ -136,7 +136,7 @@ def test_the_thread_ends_with_the_engine(folder: Path, file: Path) -> None:
     assert [thread.is_alive() for thread in threads] == [False, False]
 
 
-def test_a_closed_engine_decides_nothing(folder: Path, file: Path) -> None:
+def test_closed_engine_denies(folder: Path, file: Path) -> None:
     released(folder, bundle(1))
     engine = following(file)
     engine.close()
@@ -147,7 +147,7 @@ def test_a_closed_engine_decides_nothing(folder: Path, file: Path) -> None:
     assert codes(engine) == ["engine.unavailable"]
 
 
-def test_a_forked_child_decides_nothing(file: Path, folder: Path) -> None:
+def test_forked_child_denies(file: Path, folder: Path) -> None:
     released(folder, bundle(1))
     with following(file) as engine:
         child = os.fork()
@@ -162,7 +162,7 @@ def test_a_forked_child_decides_nothing(file: Path, folder: Path) -> None:
         assert decided_by(engine) == 1
 
 
-# What is bad
+# Bad bundles
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_forked_child_decides_nothing(file: Path, folder: Path) -> None:
     ],
     ids=["unsigned", "another key", "no policy"],
 )  # fmt: skip
-def test_the_last_good_bundle_stays_and_health_says_why(
+def test_engine_reports_an_invalid_bundle_and_keeps_the_last_valid_bundle(
     folder: Path, server: BundleServer, bad: Callable[[], bytes], code: str, message: str
 ) -> None:
     audit = MemoryAudit()
@@ -190,7 +190,8 @@ def test_the_last_good_bundle_stays_and_health_says_why(
         assert (health.state, health.release) == ("behind", 1)
         assert error_of(health)[0] == code
         assert error_of(health)[1].startswith(f"{url(server)}: {message}")
-        # It was refused once, and reported once.
+        # The second check finds the same bad bundle, so the bundle is not read again, and the error is not recorded
+        # again.
         assert (again.state, error_of(again)) == ("behind", error_of(health))
         assert [(event["type"], event["error_code"]) for event in audit.events] == [
             ("bundle.loaded", None), ("bundle.refused", code),
@@ -199,8 +200,8 @@ def test_the_last_good_bundle_stays_and_health_says_why(
         assert (engine.refresh().state, decided_by(engine)) == ("current", 3)
 
 
-def test_an_older_release_in_the_channel_is_refused(folder: Path, file: Path, server: BundleServer) -> None:
-    """An attacker puts yesterday's file in place of today's: signed, whole, and old."""
+def test_engine_rejects_an_older_release_in_its_channel(folder: Path, file: Path, server: BundleServer) -> None:
+    """An attacker replaces the bundle in the channel by an older bundle, whose signature is valid."""
     yesterday = file.read_bytes()
     with following(url(server)) as engine:
         released(folder, bundle(2))
@@ -216,15 +217,17 @@ def test_an_older_release_in_the_channel_is_refused(folder: Path, file: Path, se
     ("fault", "message"),
     [
         ("cut", "download failed: peer closed connection without sending complete message body"),
-        ("slow", "no whole answer within 0.2 s"),
-        ("drip", "no whole answer within 0.2 s"),
-        ("broken", "the server answers 500"),
-        ("moved", "the server answers 302"),
-        ("garbage", "not a gzip file, or a damaged one"),
+        ("slow", "no complete answer within 0.2 s"),
+        ("drip", "no complete answer within 0.2 s"),
+        ("broken", "the server answered 500"),
+        ("moved", "the server answered 302"),
+        ("garbage", "damaged, or not a gzip file"),
         ("endless", "larger than 67108864 bytes"),
     ],
 )
-def test_a_server_that_fails_changes_nothing(folder: Path, server: BundleServer, fault: Fault, message: str) -> None:
+def test_engine_keeps_its_bundle_if_the_server_fails(
+    folder: Path, server: BundleServer, fault: Fault, message: str
+) -> None:
     with following(url(server), timeout=PATIENCE) as engine:
         released(folder, bundle(2))
         server.fault = fault
@@ -243,7 +246,9 @@ def test_a_server_that_fails_changes_nothing(folder: Path, server: BundleServer,
 
 
 @pytest.mark.parametrize("over_http", [False, True])
-def test_a_file_that_was_cut_is_read_again(folder: Path, file: Path, server: BundleServer, over_http: bool) -> None:
+def test_truncated_bundle_file_is_read_again_at_the_next_check(
+    folder: Path, file: Path, server: BundleServer, over_http: bool
+) -> None:
     with following(url(server) if over_http else file) as engine:
         file.write_bytes(bundle(2)[:-100])
         health = engine.refresh()
@@ -256,7 +261,7 @@ def test_a_file_that_was_cut_is_read_again(folder: Path, file: Path, server: Bun
         assert decided_by(engine) == 2
 
 
-def test_a_server_that_was_away_is_followed_again(folder: Path, server: BundleServer) -> None:
+def test_engine_recovers_after_server_outage(folder: Path, server: BundleServer) -> None:
     with following(url(server)) as engine:
         server.kill()
         health = engine.refresh()
@@ -268,13 +273,15 @@ def test_a_server_that_was_away_is_followed_again(folder: Path, server: BundleSe
         assert engine.refresh().release == decided_by(engine) == 2
 
 
-async def test_it_looks_from_within_an_event_loop_as_well(folder: Path, server: BundleServer) -> None:
+async def test_bundle_refresh_works_inside_an_event_loop(folder: Path, server: BundleServer) -> None:
     async with following(url(server)) as engine:
         released(folder, bundle(2))
         assert engine.refresh().release == 2
 
 
-def test_whatever_goes_wrong_the_last_good_one_stays(folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_keeps_its_bundle_after_an_unexpected_error(
+    folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(_: str | None) -> Any:
         raise ZeroDivisionError("oops")
 
@@ -288,10 +295,10 @@ def test_whatever_goes_wrong_the_last_good_one_stays(folder: Path, file: Path, m
         assert engine.refresh().state == "current"
 
 
-# What is old
+# Stale bundles
 
 
-def test_a_bundle_that_nobody_confirms_any_longer_decides_nothing(server: BundleServer) -> None:
+def test_engine_denies_if_its_bundle_is_stale(server: BundleServer) -> None:
     now = [1000.0]
     with following(url(server), max_age=300.0, clock=lambda: now[0]) as engine:
         server.kill()
@@ -306,14 +313,14 @@ def test_a_bundle_that_nobody_confirms_any_longer_decides_nothing(server: Bundle
         assert engine.decide_body(b"{}").verdict == "DENY"
         assert engine.decide_body(b"{}", PLAN).reasons[0].code == "bundle.stale"
         assert engine.decide_body(b"{}").reasons[0].message == (
-            "release 1 was last confirmed 301 s ago, 300 s are admitted"
+            "release 1 was last compared with its source 301 s ago, but at most 300 s are allowed"
         )
         server.start()
         assert engine.refresh().state == "current"
         assert decided_by(engine) == 1
 
 
-def test_a_bad_release_does_not_keep_the_last_good_one_young(folder: Path, server: BundleServer) -> None:
+def test_bad_release_does_not_renew_the_age_of_the_last_good_bundle(folder: Path, server: BundleServer) -> None:
     now = [1000.0]
     with following(url(server), max_age=300.0, clock=lambda: now[0]) as engine:
         released(folder, bundle(2, signed=None))
@@ -322,7 +329,7 @@ def test_a_bad_release_does_not_keep_the_last_good_one_young(folder: Path, serve
         assert codes(engine) == ["bundle.stale"]
 
 
-def test_a_clock_that_goes_back_makes_nothing_young_or_negative(server: BundleServer) -> None:
+def test_age_of_a_bundle_is_not_negative_if_the_clock_goes_back(server: BundleServer) -> None:
     now = [1000.0]
     with following(url(server), max_age=300.0, clock=lambda: now[0]) as engine:
         now[0] = 500.0
@@ -331,10 +338,10 @@ def test_a_clock_that_goes_back_makes_nothing_young_or_negative(server: BundleSe
         assert codes(engine) == ["bundle.stale"]
 
 
-# What is not followed
+# Invalid arguments
 
 
-def test_an_engine_begins_with_a_good_bundle_or_not_at_all(folder: Path, file: Path) -> None:
+def test_engine_does_not_open_without_a_valid_bundle(folder: Path, file: Path) -> None:
     with pytest.raises(BundleError) as away:
         following(file)
     released(folder, bundle(1, signed=None))
@@ -347,15 +354,15 @@ def test_an_engine_begins_with_a_good_bundle_or_not_at_all(folder: Path, file: P
     ]
 
 
-def test_over_http_there_must_be_keys(file: Path, server: BundleServer) -> None:
+def test_bundle_source_over_http_requires_verification_keys(file: Path, server: BundleServer) -> None:
     with pytest.raises(UsageError) as caught:
         following(url(server), trust=BundleTrust())
-    assert caught.value.message == f"{url(server)}: bundles over HTTP are taken from signers alone"
+    assert caught.value.message == f"{url(server)}: a bundle from a URL must be signed"
     with following(file, trust=BundleTrust()) as engine:
         assert decided_by(engine) == 1
 
 
-def test_headers_are_sent_and_shown_nowhere(server: BundleServer) -> None:
+def test_configured_http_headers_are_sent_and_never_shown(server: BundleServer) -> None:
     with following(url(server), headers={"Authorization": "Bearer secret"}) as engine:
         assert server.headers["Authorization"] == "Bearer secret"
         assert server.headers["Accept-Encoding"] == "identity"
@@ -363,7 +370,7 @@ def test_headers_are_sent_and_shown_nowhere(server: BundleServer) -> None:
         assert "secret" not in str(engine.refresh())
     with pytest.raises(UsageError) as caught:
         following(url(server), headers={"Authorization": "Bearer secret\n"})
-    assert str(caught.value) == "headers: 'Authorization' cannot be sent (printable ASCII characters alone)"
+    assert str(caught.value) == "headers: 'Authorization' cannot be sent (use only printable ASCII characters)"
 
 
 @pytest.mark.parametrize(
@@ -373,16 +380,18 @@ def test_headers_are_sent_and_shown_nowhere(server: BundleServer) -> None:
         "http://host:x", "http://host/a b", "http://host/a\nb",
     ],
 )  # fmt: skip
-def test_addresses_that_are_refused(address: str) -> None:
+def test_invalid_bundle_addresses_are_rejected(address: str) -> None:
     with pytest.raises(UsageError) as caught:
         following(address)
-    assert caught.value.message == f"{address!r}: not the address of a bundle"
+    assert caught.value.message == f"{address!r}: not a valid URL of a bundle"
     with pytest.raises(UsageError) as secret:
         following("http://user:secret@host/b.tar.gz")
-    assert str(secret.value) == "the address of a bundle holds a password (give it as a header: Authorization)"
+    assert (
+        str(secret.value) == "the URL of a bundle contains a password (send the password in the header Authorization)"
+    )
 
 
-SECONDS = "is not a number of seconds (above 0, at most 315360000)"
+SECONDS = "is not a number of seconds (give a number above 0, at most 315360000)"
 
 
 @pytest.mark.parametrize(
@@ -391,22 +400,22 @@ SECONDS = "is not a number of seconds (above 0, at most 315360000)"
         ({"every": 0}, f"every: 0 {SECONDS}"),
         ({"every": float("nan")}, f"every: nan {SECONDS}"),
         ({"max_age": -1}, f"max_age: -1 {SECONDS}"),
-        ({"timeout": 0}, "timeout: 0 is not a number of seconds (above 0, at most 3600)"),
-        ({"deadline": "5"}, "deadline: '5' is not a number of seconds (above 0, at most 3600)"),
-        ({"memory_limit": "5"}, "memory_limit: '5' bytes are out of range (1048576 to 2147483648)"),
+        ({"timeout": 0}, "timeout: 0 is not a number of seconds (give a number above 0, at most 3600)"),
+        ({"deadline": "5"}, "deadline: '5' is not a number of seconds (give a number above 0, at most 3600)"),
+        ({"memory_limit": "5"}, "memory_limit: '5' bytes are out of range (give 1048576 to 2147483648)"),
     ],
 )
-def test_arguments_that_cannot_be_used(folder: Path, file: Path, options: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_rejected(folder: Path, file: Path, options: dict[str, Any], message: str) -> None:
     released(folder, bundle(1))
     with pytest.raises(UsageError) as caught:
         following(file, **options)
     assert str(caught.value) == message
 
 
-# Under load
+# Callers while a new bundle replaces the old bundle
 
 
-def test_who_is_about_to_ask_the_old_one_still_gets_an_answer(folder: Path, file: Path) -> None:
+def test_caller_that_still_uses_the_replaced_engine_gets_an_answer(folder: Path, file: Path) -> None:
     released(folder, bundle(1))
     with following(file) as engine:
         old = engine._loaded[1]
@@ -416,7 +425,7 @@ def test_who_is_about_to_ask_the_old_one_still_gets_an_answer(folder: Path, file
         assert (decided_by(old), decided_by(engine)) == (1, 2)
 
 
-# OPA's own plugin
+# OPA's own bundle plugin
 
 
 CONFIG = """
@@ -434,12 +443,12 @@ bundles:
 
 @contextlib.contextmanager
 def polling_opa(opa: Path, server: BundleServer, folder: Path) -> Iterator[SidecarEngine]:
-    """An OPA that polls the channel with its own bundle plugin and trusts two keys, and our engine that asks it."""
+    """Run an OPA whose bundle plugin polls the channel and trusts two keys. Yield an engine that asks this OPA."""
     trusted = [key(name).public for name in ("one", "two")]
     keys = json.dumps({each.id: {"algorithm": "ES256", "key": each.pem} for each in trusted})
     (folder / "opa.yaml").write_text(CONFIG.format(url=server.url, keys=keys))
     with (
-        # A short path: that of a Unix socket has to stay below 108 characters.
+        # The path of a Unix socket must have less than 108 bytes, so the socket cannot be in the folder of the test.
         tempfile.TemporaryDirectory(prefix="pdp-opa-") as short,
         (folder / "opa.log").open("wb") as log,
         subprocess.Popen(
@@ -463,12 +472,12 @@ def polling_opa(opa: Path, server: BundleServer, folder: Path) -> Iterator[Sidec
 
 
 def becomes(engine: Engine, release: int) -> bool:
-    """Wait until that release decides."""
+    """Wait until the engine decides with the given release. Return False if it still does not after some time."""
     return until(lambda: decided_by(engine) == release)
 
 
 @pytest.mark.opa
-def test_a_real_opa_follows_the_channel_by_itself(
+def test_opa_with_bundle_plugin_follows_the_channel(
     opa: Path, folder: Path, tmp_path: Path, server: BundleServer
 ) -> None:
     with polling_opa(opa, server, tmp_path) as engine:

@@ -1,4 +1,4 @@
-"""Bundles that decide differently are swapped under load of eight callers: no decision is lost, none is mixed."""
+"""Eight callers get decisions while new bundles replace old bundles. No decision is lost or mixes two policies."""
 
 import asyncio
 import sys
@@ -29,7 +29,7 @@ BODIES = (wire_body(20000), wire_body(47500), wire_body(20000, "hit"), b"{}")
 
 @pytest.fixture(autouse=True)
 def _busy_interpreter() -> Iterator[None]:
-    """Threads take turns after 10 µs instead of 5 ms, so that they meet a swap at every one of its steps."""
+    """Switch threads every 10 µs instead of 5 ms, so that calls meet each step of a swap."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -38,13 +38,13 @@ def _busy_interpreter() -> Iterator[None]:
 
 @cache
 def released_file(release: int) -> bytes:
-    """Release 1 is the usual one, 2 the lax, 3 the strict, 4 the usual again."""
+    """Return the bundle of a release: release 1 has the usual policy, 2 a lax policy, 3 a strict policy, and so on."""
     return FILES[(release - 1) % len(FILES)](release)
 
 
 @cache
 def expected() -> dict[tuple[int, bytes], dict[str, Any]]:
-    """What each release decides on each request, asked by itself."""
+    """Return the decision of each release on each request, from an engine that only this function uses."""
     decisions: dict[tuple[int, bytes], dict[str, Any]] = {}
     for release in range(1, LAST + 1):
         with EmbeddedEngine(read_bundle(released_file(release))) as engine:
@@ -66,7 +66,7 @@ def following(folder: Path) -> FollowingEngine:
 
 
 class Caller:
-    """One of the eight: what it was answered, in order. `seen` is set for each release that it was answered by."""
+    """One of eight callers, with the releases of its answers in order. `seen` has an event for each release."""
 
     def __init__(self, seen: Mapping[int, threading.Event | asyncio.Event]) -> None:
         self.seen = seen
@@ -89,13 +89,14 @@ class Caller:
 
     @property
     def done(self) -> bool:
-        """Whether the last release decided, or something was wrong: then the others end as soon as it did."""
+        """Return whether this caller can stop, because it got a wrong answer or an answer of the last release."""
         return bool(self.wrong) or LAST in self.releases[-1:]
 
 
 def check(callers: list[Caller]) -> None:
     assert [caller.wrong for caller in callers] == [[]] * CALLERS
-    # Each asked was answered; nobody saw an older release after a newer one; everybody saw the last one.
+    # Every request was answered, no caller saw an older release after a newer one, and all callers saw the last
+    # release.
     assert [len(caller.releases) for caller in callers] == [caller.asked for caller in callers]
     assert [caller.releases == sorted(caller.releases) for caller in callers] == [True] * CALLERS
     assert [caller.releases[-1] for caller in callers] == [LAST] * CALLERS
@@ -103,7 +104,7 @@ def check(callers: list[Caller]) -> None:
     assert set(seen) == set(range(1, LAST + 1)), seen
 
 
-def test_threads(tmp_path: Path) -> None:
+def test_replacing_bundles_loses_or_mixes_up_no_decision_of_concurrent_threads(tmp_path: Path) -> None:
     folder = tmp_path / "repository"
     expected()
     put(folder, 1)
@@ -127,7 +128,7 @@ def test_threads(tmp_path: Path) -> None:
         for release in range(2, LAST + 1):
             put(folder, release)
             assert engine.refresh().release == release
-            # Each release is decided by before the next one comes.
+            # The next release is published only after the current release has decided a call.
             assert seen[release].wait(PATIENCE)
         for thread in threads:
             thread.join(PATIENCE)

@@ -1,4 +1,4 @@
-"""Which bundles an engine takes: signed by a trusted key, and none that is older than one decided by before."""
+"""Engines accept a bundle only if a trusted key has signed it and no newer bundle was accepted before."""
 
 import fcntl
 import threading
@@ -19,7 +19,7 @@ from tests.support.bundle_releases import bundle, key, tiny
 
 
 def decided_by(packed: bytes, trust: BundleTrust, folder: Path) -> int | tuple[str, str] | None:
-    """The release that an engine with this file decides by, or why it is refused."""
+    """Return the release with which a new engine with this trust decides, or code and message of its error."""
     file = folder / "bundle.tar.gz"
     file.write_bytes(packed)
     try:
@@ -29,40 +29,43 @@ def decided_by(packed: bytes, trust: BundleTrust, folder: Path) -> int | tuple[s
         return error.code, error.message.removeprefix(f"{file}: ")
 
 
-def test_an_engine_with_keys_takes_newer_bundles_and_refuses_older_ones(tmp_path: Path) -> None:
+def test_newer_bundles_are_accepted_and_older_bundles_are_rejected(tmp_path: Path) -> None:
     files = [
         bundle(4), bundle(4), bundle(3), bundle(4, limit=1), bundle(5, signed=None), bundle(5), bundle(4),
     ]  # fmt: skip
-    # Each by an engine of its own, as after a restart.
+    # A new engine reads each bundle, as after a restart.
     results = [
         decided_by(packed, BundleTrust([key().public], floor=tmp_path / "newest.json"), tmp_path) for packed in files
     ]
     assert results == [
         4,
         4,
-        ("bundle.stale", "release 3 is older than release 4, which was decided by before"),
-        ("bundle.stale", "it has the number of release 4, which was decided by before, and another content"),
+        ("bundle.stale", "release 3 is older than release 4, with which this engine decided before"),
+        (
+            "bundle.stale",
+            "the bundle has the same number as release 4, with which this engine decided before, but other content",
+        ),
         ("bundle.invalid", "not signed"),
         5,
-        ("bundle.stale", "release 4 is older than release 5, which was decided by before"),
+        ("bundle.stale", "release 4 is older than release 5, with which this engine decided before"),
     ]
 
 
-def test_the_same_release_signed_with_the_next_key_is_the_same(tmp_path: Path) -> None:
+def test_release_signed_again_with_next_key_is_accepted(tmp_path: Path) -> None:
     trust = BundleTrust([key("one").public, key("two").public])
 
     assert [decided_by(bundle(2, signed=name), trust, tmp_path) for name in ("one", "two")] == [2, 2]
     assert trust.newest() == (2, read_bundle(bundle(2)).revision)
 
 
-def test_a_bundle_that_cannot_be_decided_by_shuts_no_other_out(tmp_path: Path) -> None:
+def test_rejected_bundle_does_not_become_the_newest_release(tmp_path: Path) -> None:
     trust = BundleTrust([key().public])
 
     assert isinstance(decided_by(tiny(9, signed="one"), trust, tmp_path), tuple)
     assert trust.newest() is None
 
 
-def test_what_is_decided_by_or_refused_is_audited(tmp_path: Path) -> None:
+def test_loaded_and_rejected_bundles_are_audited(tmp_path: Path) -> None:
     audit = MemoryAudit()
     trust = BundleTrust([key().public], audit=audit)
     for packed in (bundle(1), bundle(2, signed=None)):
@@ -76,32 +79,38 @@ def test_what_is_decided_by_or_refused_is_audited(tmp_path: Path) -> None:
     assert len({event["arguments_digest"] for event in audit.events}) == 2
 
 
-def test_an_audit_that_fails_keeps_no_good_bundle_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_valid_bundle_is_loaded_even_if_the_load_cannot_be_audited(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     class Full(MemoryAudit):
         def append(self, event: AuditEvent) -> None:
             raise AuditError("no space left")
 
     assert decided_by(bundle(1), BundleTrust([key().public], audit=Full()), tmp_path) == 1
-    assert [record.getMessage() for record in caplog.records] == ["bundle.loaded could not be recorded"]
+    assert [record.getMessage() for record in caplog.records] == ["could not record the audit event bundle.loaded"]
 
 
 @pytest.mark.parametrize("floor", [None, "newest"], ids=["in memory", "in a file"])
-def test_a_newer_bundle_that_came_in_between_stays_the_newest(tmp_path: Path, floor: str | None) -> None:
-    """An engine takes a bundle, and before it decides by it another engine has got ahead."""
+def test_older_bundle_cannot_replace_a_newer_bundle_that_was_loaded_concurrently(
+    tmp_path: Path, floor: str | None
+) -> None:
+    """One engine has checked an older bundle. Before it loads this bundle, another engine loads a newer bundle."""
     path = None if floor is None else tmp_path / floor
     trust = BundleTrust([key().public], floor=path)
     other = trust if path is None else BundleTrust([key().public], floor=path)
     old = trust.admit(bundle(4))
     other.loaded(other.admit(bundle(5)))
 
-    with pytest.raises(StaleBundleError, match=r"^release 4 is older than release 5, which was decided by before"):
+    with pytest.raises(
+        StaleBundleError, match=r"^release 4 is older than release 5, with which this engine decided before"
+    ):
         trust.loaded(old)
 
     assert trust.newest() == other.newest() == (5, read_bundle(bundle(5)).revision)
 
 
-def test_what_is_the_newest_is_read_under_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another has the lock, and gets ahead while this one waits for it."""
+def test_newest_release_is_read_after_the_lock_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While this process waits for the lock, another process stores the number of a newer release."""
     floor, waits = tmp_path / "newest", threading.Event()
     flock = fcntl.flock
 
@@ -128,7 +137,7 @@ def test_what_is_the_newest_is_read_under_the_lock(tmp_path: Path, monkeypatch: 
     assert trust.newest() == (5, newer.revision)
 
 
-def test_a_lock_that_another_never_gives_up_keeps_the_bundle_out(
+def test_bundle_is_rejected_if_the_lock_of_the_floor_file_times_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pdp.engine.bundle.trust.LOCK_SECONDS", 0.05)
@@ -137,26 +146,26 @@ def test_a_lock_that_another_never_gives_up_keeps_the_bundle_out(
         fcntl.flock(lock, fcntl.LOCK_EX)
         refused = decided_by(bundle(4), BundleTrust([key().public], floor=floor), tmp_path)
 
-    assert refused == ("bundle.invalid", f"{floor}.lock was held by another process for 0.05 s")
+    assert refused == ("bundle.invalid", f"{floor}.lock: still locked by another process after 0.05 s")
     assert decided_by(bundle(4), BundleTrust([key().public], floor=floor), tmp_path) == 4
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b'{"release":0,"revision":""}', b'{"release":"4","revision":"x"}', b"["]
 )
-def test_a_damaged_record_of_the_newest_release_lets_nothing_in(tmp_path: Path, content: bytes) -> None:
+def test_every_bundle_is_rejected_if_the_floor_file_is_damaged(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "newest").write_bytes(content)
 
     with pytest.raises(ReleaseFloorError) as caught:
         BundleTrust([key().public], floor=tmp_path / "newest").admit(bundle(4))
 
     assert str(caught.value) == (
-        f"{tmp_path}/newest: does not say which release was the newest "
-        f"(restore it; whoever removes it lets every older bundle in once more)"
+        f"{tmp_path}/newest: damaged: expected the newest release number and its revision "
+        f"(restore the file; without it, older bundles would be accepted again)"
     )
 
 
-def test_a_record_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_floor_file_that_cannot_be_written_raises_an_error(tmp_path: Path) -> None:
     trust = BundleTrust([key().public], floor=tmp_path / "none/newest")
 
     with pytest.raises(ReleaseFloorError) as caught:

@@ -11,7 +11,7 @@ class Clock:
         return self.now
 
 
-def test_it_opens_after_so_many_failures_in_a_row() -> None:
+def test_circuit_opens_after_consecutive_failures() -> None:
     circuit = Circuit(failures=3, pause=1.0, clock=Clock())
     seen = []
     for outcome in (circuit.failed, circuit.failed, None, circuit.failed, circuit.failed, circuit.failed):
@@ -25,7 +25,7 @@ def test_it_opens_after_so_many_failures_in_a_row() -> None:
     assert circuit.reason == "down"
 
 
-def test_while_it_is_open_one_call_per_pause_tries() -> None:
+def test_open_circuit_permits_one_trial_request_after_each_pause() -> None:
     clock = Clock()
     circuit = Circuit(failures=1, pause=1.0, clock=clock)
     circuit.failed("down")
@@ -37,7 +37,7 @@ def test_while_it_is_open_one_call_per_pause_tries() -> None:
     assert seen == [False, False, True, False, False, True]
 
 
-def test_a_trial_that_fails_begins_the_pause_anew() -> None:
+def test_failed_trial_request_restarts_the_pause_of_the_circuit() -> None:
     clock = Clock()
     circuit = Circuit(failures=1, pause=1.0, clock=clock)
     circuit.failed("down")
@@ -50,7 +50,7 @@ def test_a_trial_that_fails_begins_the_pause_anew() -> None:
     assert (circuit.admits(), circuit.reason) == (False, "still down")
 
 
-def test_a_trial_that_succeeds_closes_it() -> None:
+def test_successful_trial_request_closes_the_circuit() -> None:
     clock = Clock()
     circuit = Circuit(failures=2, pause=1.0, clock=clock)
     circuit.failed("down")
@@ -64,7 +64,7 @@ def test_a_trial_that_succeeds_closes_it() -> None:
     assert circuit.admits()
 
 
-def test_of_many_threads_one_tries() -> None:
+def test_only_one_of_many_threads_may_send_the_trial_request_after_the_pause() -> None:
     clock = Clock()
     circuit = Circuit(failures=1, pause=1.0, clock=clock)
     circuit.failed("down")

@@ -1,4 +1,4 @@
-"""The sidecar engine against servers that do everything wrong. Against a real OPA: test_local_opa.py."""
+"""The sidecar engine with servers that misbehave. `tests/opa/test_local.py` tests it with a real OPA."""
 
 import asyncio
 import gc
@@ -32,10 +32,10 @@ from tests.support.hostile_opa import (
     self_signed,
 )
 
-IS_OPA = "(check that OPA itself listens there)"
-TOKEN = "(letters, digits and -._~+/ with = at its end; look for blanks, line feeds and quotes)"  # noqa: S105
-ADMITS = "(check the token, and that OPA's policy system.authz admits the request)"
-POLICY = "(check the policy at the place that is named, if any, and that OPA itself listens there)"
+IS_OPA = "(check that OPA listens at this URL)"
+TOKEN = "(use letters, digits and -._~+/ with = at the end; check for spaces, line breaks and quotes)"  # noqa: S105
+ADMITS = "(check the token, and that OPA's policy system.authz allows the request)"
+POLICY = "(check the policy at the location in the message, if any, and that OPA listens at this URL)"
 
 
 Decide = Callable[..., Decision]
@@ -43,7 +43,7 @@ Decide = Callable[..., Decision]
 
 @pytest.fixture(params=["sync", "async"])
 def decide(request: pytest.FixtureRequest) -> Iterator[Decide]:
-    """Decides synchronously, or in one event loop."""
+    """A function that gets a decision from an engine: with `decide_body`, or with `adecide_body` in one event loop."""
     if request.param == "sync":
         yield lambda engine, body=b"{}": engine.decide_body(body)
         return
@@ -77,7 +77,7 @@ def document(document: bytes) -> bytes:
         ),
     ],
 )  # fmt: skip
-def test_a_decision_is_a_decision(decide: Decide, response: bytes) -> None:
+def test_engine_returns_a_valid_answer_as_a_decision(decide: Decide, response: bytes) -> None:
     with HostileOpa(answering(response)) as opa, SidecarEngine(opa.url) as engine:
         assert outcome(decide(engine)) == ALLOWED
 
@@ -91,7 +91,7 @@ def test_a_decision_is_a_decision(decide: Decide, response: bytes) -> None:
         pytest.param(http(b""), "answer_invalid", f"answered something that is not JSON: nothing {IS_OPA}",
             id="nothing"),
         pytest.param(http(b'[{"result":{}}]'), "answer_invalid",
-            f"answered something that is no answer of OPA's: '[{{\"result\":{{}}}}]' {IS_OPA}", id="a list"),
+            f"answered something that is not in OPA's format: '[{{\"result\":{{}}}}]' {IS_OPA}", id="a list"),
         pytest.param(http(b'{"result":%b} x' % ALLOW), "answer_invalid",
             f"answered something that is not JSON: '{{\"result\":{ALLOW.decode()}}} x' {IS_OPA}",
             id="something behind the JSON"),
@@ -103,7 +103,7 @@ def test_a_decision_is_a_decision(decide: Decide, response: bytes) -> None:
             f'answered something that is not JSON: \'{{"result":"\\\\ud800"}}\' {IS_OPA}', id="lone surrogate"),
         *(
             pytest.param(http(body), "answer_invalid",
-                f"answered something that is no answer of OPA's: {body.decode()!r} {IS_OPA}", id=body.decode()[:30])
+                f"answered something that is not in OPA's format: {body.decode()!r} {IS_OPA}", id=body.decode()[:30])
             for body in (
                 b'{"errors":[],"result":{}}', b'{"code":"x","result":{}}', b'{"warning":{},"result":{}}',
                 b'{"metrics":{},"result":{}}', b'{"result":{},"result":{}}', b'{"result":{"verdict":1,"verdict":2}}',
@@ -136,16 +136,16 @@ def test_a_decision_is_a_decision(decide: Decide, response: bytes) -> None:
             f"made no decision (500): '??{'x' * 198}' {POLICY}".replace("??", "?\N{REPLACEMENT CHARACTER}"),
             id="500 with junk"),
         pytest.param(http(b"no upstream", status=b"503 Service Unavailable"), "unavailable",
-            "is not ready (503): 'no upstream' (look into its log)", id="503"),
+            "is not ready (503): 'no upstream' (check its log)", id="503"),
     ],
 )  # fmt: skip
-def test_anything_else_is_a_deny_with_a_code_that_says_what_and_where(
+def test_invalid_answer_is_denied_with_code_and_message(
     decide: Decide, response: bytes, code: str, message: str
 ) -> None:
     with HostileOpa(answering_once(response)) as opa, SidecarEngine(opa.url) as engine:
         decision = decide(engine)
 
-    hint = " (load the bundle into it, and look into its log)" if message.endswith("authz/decision") else ""
+    hint = " (load the bundle into OPA, and check OPA's log)" if message.endswith("authz/decision") else ""
     shown = f"OPA at {opa.url} {message}{hint}"
     assert outcome(decision) == ("DENY", [(f"engine.{code}", shown.rpartition(" (")[0])])
     assert len(opa.requests) == 1
@@ -171,7 +171,7 @@ def test_anything_else_is_a_deny_with_a_code_that_says_what_and_where(
         pytest.param(b"220 smtp ready\r\n\r\n", id="not HTTP"),
     ],
 )  # fmt: skip
-def test_what_is_not_a_whole_answer_in_http_is_a_deny(decide: Decide, response: bytes) -> None:
+def test_incomplete_http_answer_is_denied(decide: Decide, response: bytes) -> None:
     with HostileOpa(answering_once(response)) as opa, SidecarEngine(opa.url) as engine:
         decision = decide(engine)
 
@@ -180,11 +180,11 @@ def test_what_is_not_a_whole_answer_in_http_is_a_deny(decide: Decide, response: 
     assert len(opa.requests) == 1
 
 
-def test_the_request_is_what_opa_documents(decide: Decide, tmp_path: Path) -> None:
+def test_request_to_opa_has_the_documented_path_headers_and_body(decide: Decide, tmp_path: Path) -> None:
     body = '{"a":"é","n":1.5}'.encode()
     with (
         HostileOpa(answering(result(ALLOW)), tmp_path / "opa.sock") as opa,
-        SidecarEngine(opa.url, token="s3cret-._~+/=") as engine,  # noqa: S106 - a token made up
+        SidecarEngine(opa.url, token="s3cret-._~+/=") as engine,  # noqa: S106 - not a real token
     ):
         decide(engine, body)
 
@@ -208,18 +208,18 @@ def test_the_request_is_what_opa_documents(decide: Decide, tmp_path: Path) -> No
     [
         (b'{}},"input":{"admin":true}',
             "the request is not JSON: unexpected content after document: line 1 column 3 (char 2)"),
-        (b'"' + b"x" * MAX_BYTES + b'"', f"the request has {MAX_BYTES + 2} bytes, at most {MAX_BYTES} are admitted"),
+        (b'"' + b"x" * MAX_BYTES + b'"', f"the request has {MAX_BYTES + 2} bytes, but at most {MAX_BYTES} are allowed"),
     ],
     ids=["closes the envelope itself", "too large"],
 )  # fmt: skip
-def test_an_invalid_request_is_not_sent(decide: Decide, body: bytes, message: str) -> None:
+def test_invalid_request_is_not_sent_to_opa(decide: Decide, body: bytes, message: str) -> None:
     with HostileOpa(answering(result(ALLOW))) as opa, SidecarEngine(opa.url) as engine:
         decision = decide(engine, body)
 
     assert (outcome(decision), opa.requests) == (("DENY", [("decision.request_invalid", message)]), [])
 
 
-def test_a_large_request_and_answer_pass(decide: Decide) -> None:
+def test_large_request_and_answer_are_accepted(decide: Decide) -> None:
     body = b'"' + b"x" * (MAX_BYTES - 2) + b'"'
     with HostileOpa(answering(result(document(b'{"echo":%b}' % body)))) as opa, SidecarEngine(opa.url) as engine:
         decision = decide(engine, body)
@@ -229,11 +229,11 @@ def test_a_large_request_and_answer_pass(decide: Decide) -> None:
     )
 
 
-# --- which OPA answers
+# Versions of OPA
 
-LOSES = 'which loses rules, denies among them: its `input.x in {"a", input.y}` does not hold for input.y'
+LOSES = 'which loses rules, including denies: its `input.x in {"a", input.y}` does not hold for input.y'
 CRASHES = "which has an HTTP server that a request can crash (CVE-2026-97054)"
-TAKE = "take OPA 1.22.4 or later"
+TAKE = "use OPA 1.22.4 or later"
 UNKNOWN = f"{TAKE}, or set accept_unknown_opa"
 
 
@@ -242,7 +242,7 @@ def stated(version: str) -> bytes:
 
 
 @pytest.mark.parametrize("version", ["1.22.4", "1.22.10", "1.23.0", "2.0.0", "1.22.4+vendor"])
-def test_a_good_opa_decides(decide: Decide, version: str) -> None:
+def test_supported_opa_version_decides(decide: Decide, version: str) -> None:
     with HostileOpa(answering(stated(version))) as opa, SidecarEngine(opa.url) as engine:
         assert outcome(decide(engine)) == ALLOWED
 
@@ -257,9 +257,7 @@ def test_a_good_opa_decides(decide: Decide, version: str) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("accepts_unknown", [False, True])
-def test_a_bad_opa_is_not_ready_whatever_is_accepted(
-    decide: Decide, version: str, fault: str, accepts_unknown: bool
-) -> None:
+def test_faulty_opa_version_is_never_accepted(decide: Decide, version: str, fault: str, accepts_unknown: bool) -> None:
     with (
         HostileOpa(answering(stated(version))) as opa,
         SidecarEngine(opa.url, accept_unknown_opa=accepts_unknown) as engine,
@@ -273,16 +271,16 @@ def test_a_bad_opa_is_not_ready_whatever_is_accepted(
 @pytest.mark.parametrize(
     ("response", "message"),
     [
-        (http(b'{"result":%b}' % ALLOW), f"does not say its version: {UNKNOWN}"),
-        (result(ALLOW, b'"provenance":{}'), f"does not say its version: {UNKNOWN}"),
-        (result(ALLOW, b'"provenance":{"version":[]}'), f"does not say its version: {UNKNOWN}"),
-        (result(ALLOW, b'"provenance":"1.22.4"'), f"does not say its version: {UNKNOWN}"),
-        (stated("latest"), f"says that it is version 'latest', which is no release: {UNKNOWN}"),
-        (stated("1.23.0-dev"), f"says that it is version '1.23.0-dev', which is no release: {UNKNOWN}"),
+        (http(b'{"result":%b}' % ALLOW), f"does not report its version: {UNKNOWN}"),
+        (result(ALLOW, b'"provenance":{}'), f"does not report its version: {UNKNOWN}"),
+        (result(ALLOW, b'"provenance":{"version":[]}'), f"does not report its version: {UNKNOWN}"),
+        (result(ALLOW, b'"provenance":"1.22.4"'), f"does not report its version: {UNKNOWN}"),
+        (stated("latest"), f"reports version 'latest', which is not a release: {UNKNOWN}"),
+        (stated("1.23.0-dev"), f"reports version '1.23.0-dev', which is not a release: {UNKNOWN}"),
     ],
     ids=["no provenance", "no version", "a list", "a text", "no number", "a development build"],
 )  # fmt: skip
-def test_an_opa_of_an_unknown_version_is_not_ready_unless_that_is_accepted(
+def test_unknown_opa_version_is_rejected_unless_accepted_by_option(
     decide: Decide, response: bytes, message: str
 ) -> None:
     with (
@@ -295,7 +293,7 @@ def test_an_opa_of_an_unknown_version_is_not_ready_unless_that_is_accepted(
     assert found == [("DENY", [("engine.unavailable", f"OPA at {opa.url} {message}")]), ALLOWED]
 
 
-def test_another_opa_behind_the_same_url_is_seen_at_its_first_answer(decide: Decide) -> None:
+def test_opa_version_is_checked_in_every_answer(decide: Decide) -> None:
     answers = answering(*(stated(version) for version in ("1.22.4", "1.22.0", "1.22.4")))
     with HostileOpa(answers) as opa, SidecarEngine(opa.url) as engine:
         found = [decide(engine).verdict for _ in range(3)]
@@ -303,14 +301,14 @@ def test_another_opa_behind_the_same_url_is_seen_at_its_first_answer(decide: Dec
         assert (found, opa.connections) == (["ALLOW", "DENY", "ALLOW"], 1)
 
 
-def test_a_bad_opa_is_left_alone_after_some_answers(decide: Decide) -> None:
+def test_faulty_opa_version_opens_circuit(decide: Decide) -> None:
     with HostileOpa(answering(stated("1.22.0"))) as opa, SidecarEngine(opa.url, failures=2, pause=3600) as engine:
         codes = {decide(engine).codes for _ in range(4)}
 
         assert (codes, len(opa.requests)) == ({("engine.unavailable",)}, 2)
 
 
-def test_an_answer_to_another_request_is_invalid(decide: Decide) -> None:
+def test_answer_with_the_id_of_another_request_is_invalid(decide: Decide) -> None:
     mixed_up = ALLOW[:-1] + b',"request_id":"one"}'
     with HostileOpa(answering(result(mixed_up))) as opa, SidecarEngine(opa.url) as engine:
         found = [decide(engine, b'{"context":{"request_id":"%b"}}' % name) for name in (b"one", b"two")]
@@ -320,7 +318,7 @@ def test_an_answer_to_another_request_is_invalid(decide: Decide) -> None:
     ]  # fmt: skip
 
 
-# --- connections
+# Connections
 
 
 @pytest.mark.parametrize(
@@ -332,7 +330,7 @@ def test_an_answer_to_another_request_is_invalid(decide: Decide) -> None:
     ],
     ids=["kept", "given up by the server", "announced to be closed"],
 )
-def test_a_connection_is_kept_as_long_as_the_server_does(
+def test_connection_is_reused_until_the_server_closes_it(
     decide: Decide, behave: Callable[[Peer], None], connections: int
 ) -> None:
     with HostileOpa(behave) as opa, SidecarEngine(opa.url) as engine:
@@ -341,7 +339,7 @@ def test_a_connection_is_kept_as_long_as_the_server_does(
     assert (decisions, opa.connections, len(opa.requests)) == ([ALLOWED] * 3, connections, 3)
 
 
-def test_one_engine_serves_threads_and_loops_in_turn() -> None:
+def test_one_engine_serves_threads_and_event_loops() -> None:
     with HostileOpa(answering(result(ALLOW))) as opa, SidecarEngine(opa.url) as engine:
         found = [asyncio.run(engine.adecide_body(b"{}")), engine.decide_body(b"{}")]
         thread = threading.Thread(target=lambda: found.append(asyncio.run(engine.adecide_body(b"{}"))))
@@ -349,12 +347,12 @@ def test_one_engine_serves_threads_and_loops_in_turn() -> None:
         thread.join()
         found.append(engine.decide_body(b"{}"))
 
-        # Each loop has its own connections, threads share theirs.
+        # Each of the two event loops has a connection, and the two synchronous calls share a third connection.
         assert ([outcome(decision) for decision in found], opa.connections) == ([ALLOWED] * 4, 3)
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-def test_a_connection_that_fails_while_it_is_asked_is_tried_once_more(decide: Decide, reset: bool) -> None:
+def test_request_is_repeated_once_after_a_broken_connection(decide: Decide, reset: bool) -> None:
     def behave(peer: Peer) -> None:
         if peer.number == 0:
             peer.request()
@@ -371,7 +369,7 @@ def test_a_connection_that_fails_while_it_is_asked_is_tried_once_more(decide: De
     assert (found, opa.connections, len(opa.requests)) == ([ALLOWED] * 2, 2, 3)
 
 
-def test_it_is_tried_once_more_and_no_further(decide: Decide) -> None:
+def test_request_is_not_repeated_after_a_second_broken_connection(decide: Decide) -> None:
     def behave(peer: Peer) -> None:
         peer.request()
 
@@ -382,7 +380,7 @@ def test_it_is_tried_once_more_and_no_further(decide: Decide) -> None:
     assert (outcome(decision), opa.connections) == (("DENY", [("engine.unavailable", message)]), 2)
 
 
-def test_an_answer_that_nobody_asked_for_answers_nothing(decide: Decide, tmp_path: Path) -> None:
+def test_http_answer_that_arrives_without_a_request_is_ignored(decide: Decide, tmp_path: Path) -> None:
     asked_twice = threading.Event()
     sent = threading.Event()
 
@@ -404,7 +402,7 @@ def test_an_answer_that_nobody_asked_for_answers_nothing(decide: Decide, tmp_pat
     assert [one.reasons[0].details for one in (first, second)] == [{"of": "0"}, {"of": "1"}]
 
 
-async def test_an_answer_that_nobody_asked_for_answers_nothing_once_the_loop_has_read_it(tmp_path: Path) -> None:
+async def test_http_answer_without_a_request_is_ignored_if_the_event_loop_reads_the_answer(tmp_path: Path) -> None:
     def behave(peer: Peer) -> None:
         while peer.request():
             peer.send(result(document(b'{"of":"%d"}' % peer.number)))
@@ -428,7 +426,9 @@ async def test_an_answer_that_nobody_asked_for_answers_nothing_once_the_loop_has
         ("http://opa.invalid:8181", ""),
     ],
 )
-def test_where_nobody_listens_engines_are_unavailable(decide: Decide, place: str, reason: str, tmp_path: Path) -> None:
+def test_engine_is_unavailable_if_nothing_listens_at_the_url(
+    decide: Decide, place: str, reason: str, tmp_path: Path
+) -> None:
     with HostileOpa(answering(result(ALLOW)), None if place == "TCP" else tmp_path / "opa.sock") as opa:
         url = opa.url if place == "TCP" else place.format(tmp_path)
     with SidecarEngine(url) as engine:
@@ -438,21 +438,21 @@ def test_where_nobody_listens_engines_are_unavailable(decide: Decide, place: str
     assert decision.reasons[0].message.startswith(f"OPA at {url} cannot be reached: {reason}")
 
 
-def test_a_host_that_takes_no_connection_is_unavailable(decide: Decide, tmp_path: Path) -> None:
+def test_engine_is_unavailable_if_the_host_accepts_no_connection(decide: Decide, tmp_path: Path) -> None:
     path = str(tmp_path / "opa.sock")
     with socket.socket(socket.AF_UNIX) as full, socket.socket(socket.AF_UNIX) as waiting:
         full.bind(path)
         full.listen(0)
-        waiting.connect(path)  # and now its queue is full
+        waiting.connect(path)  # This connection fills the queue of the listener.
         with SidecarEngine(f"unix://{path}", connect_timeout=0.05, timeout=0.2) as engine:
             decision = decide(engine)
 
-    # asyncio takes the full queue of a Unix socket for a connection, on which nothing is answered.
+    # In asyncio, a connection attempt to a Unix socket with a full queue does not fail but waits until the time-out.
     assert decision.verdict is Verdict.DENY
     assert decision.codes in {("engine.unavailable",), ("engine.timeout",)}
 
 
-# --- time
+# Time-outs
 
 
 def hang(peer: Peer) -> None:
@@ -472,17 +472,17 @@ def drip(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("behave", [hang, hang_midway, drip])
-def test_an_answer_that_takes_too_long_is_a_timeout(decide: Decide, behave: Callable[[Peer], None]) -> None:
+def test_slow_answer_is_a_timeout(decide: Decide, behave: Callable[[Peer], None]) -> None:
     with HostileOpa(behave) as opa, SidecarEngine(opa.url, timeout=0.1) as engine:
         decision = decide(engine)
 
         assert outcome(decision) == ("DENY", [("engine.timeout", f"OPA at {opa.url} did not answer within 0.1 s")])
-        # Not tried again: the time is over. The server may not have heard of it yet.
+        # The engine does not retry after a time-out. The server may accept the first connection only now.
         assert until(lambda: opa.connections)
         assert opa.connections == 1
 
 
-def test_a_request_that_is_not_read_is_a_timeout(decide: Decide, tmp_path: Path) -> None:
+def test_request_that_the_server_does_not_read_is_a_timeout(decide: Decide, tmp_path: Path) -> None:
     path = str(tmp_path / "opa.sock")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
@@ -493,7 +493,7 @@ def test_a_request_that_is_not_read_is_a_timeout(decide: Decide, tmp_path: Path)
     assert decision.codes == ("engine.timeout",)
 
 
-async def test_a_cancelled_decision_leaves_nothing_behind() -> None:
+async def test_connection_of_a_cancelled_decision_is_not_reused() -> None:
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -516,17 +516,17 @@ async def test_a_cancelled_decision_leaves_nothing_behind() -> None:
     assert decision.reasons[0].details == {"of": "1"}
 
 
-# --- many at a time
+# Limits of connections
 
 
-async def test_tasks_share_a_bounded_number_of_connections() -> None:
+async def test_asynchronous_tasks_share_a_limited_number_of_connections() -> None:
     with HostileOpa(answering(result(ALLOW))) as opa, SidecarEngine(opa.url, connections=4) as engine:
         decisions = await asyncio.gather(*(engine.adecide_body(b"{}") for _ in range(200)))
 
         assert ([outcome(decision) for decision in decisions], opa.connections) == ([ALLOWED] * 200, 4)
 
 
-def test_threads_leave_a_bounded_number_of_connections_behind() -> None:
+def test_idle_connections_of_threads_are_limited() -> None:
     all_ask = threading.Barrier(4)
 
     def behave(peer: Peer) -> None:
@@ -535,16 +535,17 @@ def test_threads_leave_a_bounded_number_of_connections_behind() -> None:
             peer.send(result(ALLOW))
 
     with HostileOpa(behave) as opa, SidecarEngine(opa.url, connections=2) as engine:
-        for connections in (4, 6):  # two of the first four are used again
+        # The engine keeps two of the first four connections open, so the second round opens only two connections.
+        for connections in (4, 6):
             with ThreadPoolExecutor(4) as threads:
                 decisions = list(threads.map(engine.decide_body, [b"{}"] * 4))
             assert ([outcome(decision) for decision in decisions], opa.connections) == ([ALLOWED] * 4, connections)
 
 
-# --- the circuit
+# The circuit breaker
 
 
-def test_after_failures_in_a_row_opa_is_left_alone(decide: Decide) -> None:
+def test_consecutive_failures_open_circuit(decide: Decide) -> None:
     def behave(peer: Peer) -> None:
         peer.request()
         peer.send(http(b"", status=b"503 X"))
@@ -556,12 +557,13 @@ def test_after_failures_in_a_row_opa_is_left_alone(decide: Decide) -> None:
     assert (
         found
         == [("DENY", [("engine.unavailable", not_ready)])] * 3
-        + [("DENY", [("engine.unavailable", f"{not_ready}; it is not asked again before a pause is over")])] * 2
+        + [("DENY", [("engine.unavailable", f"{not_ready}; the engine does not ask OPA again until the pause ends")])]
+        * 2
     )
     assert len(opa.requests) == 3
 
 
-def test_opa_is_asked_again_after_the_pause(decide: Decide, tmp_path: Path) -> None:
+def test_circuit_asks_opa_again_after_the_pause(decide: Decide, tmp_path: Path) -> None:
     path = tmp_path / "opa.sock"
     with SidecarEngine(f"unix://{path}", failures=1, pause=0.001) as engine:
         assert decide(engine).codes == ("engine.unavailable",)
@@ -575,7 +577,7 @@ def test_opa_is_asked_again_after_the_pause(decide: Decide, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "response", [http(b"{%b}" % GOOD), http(b"", status=b"500 X"), http(b"", status=b"401 X"), b"junk\r\n\r\n"]
 )
-def test_a_request_that_opa_cannot_decide_does_not_open_the_circuit(decide: Decide, response: bytes) -> None:
+def test_invalid_answers_do_not_open_circuit(decide: Decide, response: bytes) -> None:
     with HostileOpa(answering_once(response)) as opa, SidecarEngine(opa.url, failures=2, pause=3600) as engine:
         for _ in range(5):
             decide(engine)
@@ -583,10 +585,10 @@ def test_a_request_that_opa_cannot_decide_does_not_open_the_circuit(decide: Deci
     assert len(opa.requests) == 5
 
 
-# --- the engine itself
+# Closing an engine, forks, and invalid arguments
 
 
-def test_a_closed_engine_denies(decide: Decide) -> None:
+def test_closed_engine_denies(decide: Decide) -> None:
     with HostileOpa(answering(result(ALLOW))) as opa:
         with SidecarEngine(opa.url) as engine:
             decide(engine)
@@ -597,7 +599,7 @@ def test_a_closed_engine_denies(decide: Decide) -> None:
         assert len(opa.requests) == 1
 
 
-async def test_without_aiohttp_tasks_are_denied_and_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_async_decision_without_aiohttp_is_denied_and_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "pdp.engine.opa.aio", raising=False)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with SidecarEngine("http://localhost:1") as engine:
@@ -624,7 +626,7 @@ with SidecarEngine(sys.argv[1], timeout=600, connect_timeout=600) as engine:
 
 
 @pytest.mark.process
-def test_in_a_forked_process_it_denies() -> None:
+def test_forked_child_denies() -> None:
     with HostileOpa(answering(result(ALLOW))) as opa:
         done = subprocess.run([sys.executable, "-c", FORKING, opa.url], capture_output=True, text=True, check=False)
 
@@ -636,30 +638,31 @@ def test_in_a_forked_process_it_denies() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"timeout": 0.0}, "timeout: 0.0 is not a number of seconds (above 0, at most 3600)"),
-        ({"timeout": float("nan")}, "timeout: nan is not a number of seconds (above 0, at most 3600)"),
-        ({"connect_timeout": float("inf")}, "connect_timeout: inf is not a number of seconds (above 0, at most 3600)"),
-        ({"pause": -1.0}, "pause: -1.0 is not a number of seconds (above 0, at most 3600)"),
-        ({"connections": 0}, "connections: 0 is out of range (at least 1)"),
-        ({"failures": 0}, "failures: 0 is out of range (at least 1)"),
+        ({"timeout": 0.0}, "timeout: 0.0 is not a number of seconds (give a number above 0, at most 3600)"),
+        ({"timeout": float("nan")}, "timeout: nan is not a number of seconds (give a number above 0, at most 3600)"),
+        ({"connect_timeout": float("inf")},
+         "connect_timeout: inf is not a number of seconds (give a number above 0, at most 3600)"),
+        ({"pause": -1.0}, "pause: -1.0 is not a number of seconds (give a number above 0, at most 3600)"),
+        ({"connections": 0}, "connections: 0 is out of range (give at least 1)"),
+        ({"failures": 0}, "failures: 0 is out of range (give at least 1)"),
         ({"token": "a\r\nX: y"}, f"OPA's token has characters that a bearer token must not have {TOKEN}"),
         ({"token": ""}, f"OPA's token has characters that a bearer token must not have {TOKEN}"),
-        ({"tls": ssl.create_default_context()}, "tls is given, and OPA's address is not https (give https://HOST:PORT)"),
+        ({"tls": ssl.create_default_context()}, "tls is set, but OPA's URL is not https (use https://HOST:PORT)"),
     ],
 )  # fmt: skip
-def test_arguments_that_cannot_be_used_are_refused(arguments: dict[str, object], message: str) -> None:
+def test_invalid_arguments_are_rejected(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         SidecarEngine("http://localhost", **arguments)  # type: ignore[arg-type]
 
     assert str(caught.value) == message
 
 
-# --- TLS
+# TLS
 
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A key and a certificate for 127.0.0.1 that nobody else has signed, in one file."""
+    """A file with a private key and a self-signed certificate for 127.0.0.1."""
     return self_signed(tmp_path_factory.mktemp("tls"))
 
 
@@ -667,7 +670,7 @@ def trusting(certificate: Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=certificate)
 
 
-def test_tls_with_a_certificate_that_is_trusted(decide: Decide, certificate: Path) -> None:
+def test_tls_with_trusted_certificate_works(decide: Decide, certificate: Path) -> None:
     much = result(document(b'{"a":"%b"}' % (b"x" * 300_000)))
     with (
         HostileOpa(answering(result(ALLOW), much), certificate=certificate) as opa,
@@ -680,7 +683,7 @@ def test_tls_with_a_certificate_that_is_trusted(decide: Decide, certificate: Pat
         assert (opa.connections, len(opa.requests)) == (1, 3)
 
 
-def test_an_opa_that_asks_for_a_certificate_gets_ours(decide: Decide, certificate: Path) -> None:
+def test_client_certificate_is_sent(decide: Decide, certificate: Path) -> None:
     context = trusting(certificate)
     context.load_cert_chain(certificate)
     with (
@@ -704,13 +707,13 @@ def refuse_tls(peer: Peer) -> None:
     [
         (answering(result(ALLOW)), True, False, "unavailable",
             "cannot be reached: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate"),
-        (answering_once(result(ALLOW)[:-5]), True, True, "answer_invalid", "broke off in the middle of its answer"),
+        (answering_once(result(ALLOW)[:-5]), True, True, "answer_invalid", "sent an incomplete answer"),
         (refuse_tls, False, False, "unavailable", "cannot be reached: "),
         (Peer.wait_until_closed, False, False, "unavailable", "cannot be reached: no connection in time"),
     ],
     ids=["not trusted", "breaks off", "no TLS spoken", "endless handshake"],
 )  # fmt: skip
-def test_tls_that_fails(
+def test_tls_failure_is_reported(
     decide: Decide, certificate: Path, behave: Callable[[Peer], None], served: bool, trusted: bool, code: str,
     message: str,
 ) -> None:  # fmt: skip
@@ -719,7 +722,8 @@ def test_tls_that_fails(
         patience = 0.05 if behave is Peer.wait_until_closed else PATIENCE
         with SidecarEngine(url, tls=trusting(certificate) if trusted else None, connect_timeout=patience) as engine:
             decision = decide(engine)
-        # The errors refer to each other, and to the engine: what they hold has to be closed before it is collected.
+        # The error and the engine refer to each other. If a connection is still open, garbage collection warns about
+        # it.
         del engine
         gc.collect()
 
@@ -727,13 +731,13 @@ def test_tls_that_fails(
     assert decision.reasons[0].message.startswith(f"OPA at {url} {message}")
 
 
-def test_proxies_of_the_environment_are_not_asked(decide: Decide, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_variables_are_ignored(decide: Decide, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://nowhere.invalid")
     with HostileOpa(answering(result(ALLOW))) as opa, SidecarEngine(opa.url) as engine:
         assert outcome(decide(engine)) == ALLOWED
 
 
-# --- addresses
+# Addresses
 
 
 @pytest.mark.parametrize(
@@ -747,7 +751,7 @@ def test_proxies_of_the_environment_are_not_asked(decide: Decide, monkeypatch: p
         ("unix:///run/opa.sock", ("/run/opa.sock", "localhost", 0, False)),
     ],
 )
-def test_addresses(url: str, address: tuple[str | None, str, int, bool]) -> None:
+def test_valid_urls_are_parsed(url: str, address: tuple[str | None, str, int, bool]) -> None:
     assert parse_address(url) == Address(url.rstrip("/"), *address)
 
 
@@ -759,17 +763,17 @@ def test_addresses(url: str, address: tuple[str | None, str, int, bool]) -> None
         "unix:///run\n/x", "unix:///" + "x" * 103,
     ],
 )  # fmt: skip
-def test_anything_else_is_a_usage_error_that_says_what_to_give(url: str) -> None:
+def test_invalid_url_is_a_usage_error(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_address(url)
     assert str(caught.value) == (
-        f"OPA's address {url[:100]!r} is not valid "
+        f"OPA's URL {url[:100]!r} is not valid "
         "(give http://HOST:PORT, https://HOST:PORT or unix:///PATH of at most 103 bytes)"
     )
 
 
 @pytest.mark.parametrize("url", ["http://me:secret@opa", "http://me:secret@opa?a=b"])
-def test_an_address_with_a_password_is_not_shown(url: str) -> None:
+def test_password_in_url_is_not_shown(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_address(url)
-    assert str(caught.value) == "OPA's address holds a user or a password (give a token instead)"
+    assert str(caught.value) == "OPA's URL contains a user or a password (use a token instead)"

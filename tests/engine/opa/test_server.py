@@ -1,4 +1,4 @@
-"""The status of an OPA, and engines that decide with a client of the application; against a real OPA."""
+"""The status of a real OPA, and engines that use an HTTP client of the application."""
 
 import asyncio
 import ssl
@@ -27,7 +27,7 @@ POLICY = (ROOT / "tests/support/rego_sidecar/decision.rego").read_text()
 
 @pytest.fixture(scope="module", params=KINDS)
 def late(request: pytest.FixtureRequest) -> Iterator[OpaClient]:
-    """An OPA that decides by a policy that was put in, and waits for a bundle whose server is not there."""
+    """An OPA that has a policy, but still waits for a bundle from a server that does not exist."""
     options = ("--set=services.x.url=http://127.0.0.1:1", "--set=bundles.late.service=x", "--set=status.console=true")
     with opa_server(request.param, *options) as client:
         client.update_policy_from_string(POLICY, "decision.rego", rego_compat=False)
@@ -36,7 +36,7 @@ def late(request: pytest.FixtureRequest) -> Iterator[OpaClient]:
 
 
 @pytest.mark.opa
-async def test_an_opa_that_waits_for_a_bundle_decides_and_is_not_healthy(late: OpaClient) -> None:
+async def test_opa_that_still_waits_for_a_bundle_answers_but_is_reported_unhealthy(late: OpaClient) -> None:
     async with SidecarEngine(client=late) as engine, ShadowEngine(SidecarEngine(client=late), engine) as shadow:
         decision = await engine.adecide_body(b'{"id":"1"}')
         healthy = [await engine.ahealthy(), await shadow.ahealthy()]
@@ -59,7 +59,7 @@ async def test_an_opa_that_waits_for_a_bundle_decides_and_is_not_healthy(late: O
 
 @pytest.mark.opa
 @pytest.mark.parametrize("tcp", [False, True], ids=["Unix socket", "TCP with a token"])
-async def test_a_locked_opa_offers_its_health_alone(opa: Path, tcp: bool) -> None:
+async def test_local_opa_over_tcp_offers_no_config_policies_or_data(opa: Path, tcp: bool) -> None:
     with local_opa(opa, bundle=PAYMENTS, tcp=tcp) as local:
         async with SidecarEngine(local.url, token=local.token) as engine:
             healthy, status = await engine.ahealthy(), await engine.astatus()
@@ -72,7 +72,7 @@ async def test_a_locked_opa_offers_its_health_alone(opa: Path, tcp: bool) -> Non
 
 
 @pytest.mark.parametrize("body", [b"[]", b'"x"', b"null", b'{"result":[[{}],1]}', b'{"result":{"bundles":[1]}}', b"x"])
-async def test_what_makes_no_sense_is_not_offered(body: bytes) -> None:
+async def test_malformed_status_of_opa_is_shown_as_missing(body: bytes) -> None:
     decision = result(ALLOW, b'"provenance":{"version":"1.22.4","bundles":[]}')
 
     def behave(peer: Peer) -> None:
@@ -86,11 +86,11 @@ async def test_what_makes_no_sense_is_not_offered(body: bytes) -> None:
     assert (status["version"], status["bundles"], status["plugins"]) == ("1.22.4", {}, None)
 
 
-# --- a client of the application
+# Engines with a client of the application
 
 
 @pytest.mark.parametrize("given", [OpaClient, AsyncOpaClient])
-def test_headers_and_token_of_a_client_are_sent(given: type[Any]) -> None:
+def test_headers_and_token_of_the_http_client_of_the_application_are_sent(given: type[Any]) -> None:
     with HostileOpa(answering(result(ALLOW))) as opa:
         host, port = opa.url.removeprefix("http://").split(":")
         client = given(host, int(port), headers={"X-Tenant": "a b"}, token="s3cret", timeout=0.0001)  # noqa: S106
@@ -105,7 +105,7 @@ def test_headers_and_token_of_a_client_are_sent(given: type[Any]) -> None:
     assert [sent <= {*request.split(b"\r\n")} for request in opa.requests] == [True] * 3
 
 
-async def test_a_redirect_of_an_opa_is_not_followed() -> None:
+async def test_health_check_does_not_follow_a_redirect() -> None:
     with HostileOpa(answering(http(b"{}"))) as other:
         headers = b"Location: %b/health\r\n" % other.url.encode()
         with HostileOpa(answering(http(b"", status=b"302 Found", headers=headers))) as opa:
@@ -123,16 +123,18 @@ class NotAClient:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "the engine needs a url or a client, and not both"),
-        ({"url": "http://opa", "client": OpaClient()}, "the engine needs a url or a client, and not both"),
-        ({"token": "t", "client": OpaClient()}, "the engine needs a url or a client, and not both"),
+        ({}, "the engine needs either a url or a client"),
+        ({"url": "http://opa", "client": OpaClient()}, "the engine needs either a url or a client"),
+        ({"token": "t", "client": OpaClient()}, "the engine needs either a url or a client"),
         ({"client": NotAClient()}, "client: the engine cannot decide with this NotAClient"),
         ({"client": AsyncOpaClient(version="v0")}, "client: the engine cannot decide with this AsyncOpaClient"),
-        ({"client": AsyncOpaClient("opa/path")}, "OPA's address 'http://opa/path:8181' is not valid"),
-        ({"client": AsyncOpaClient(ssl="/nowhere.pem")}, "client: a certificate cannot be used: [Errno 2]"),
-        ({"client": AsyncOpaClient(ssl=True, cert=("a", "b"))}, "client: a certificate cannot be used: [Errno 2]"),
-        ({"client": AsyncOpaClient(ssl=True, cert=5)}, "client: a certificate cannot be used: "),
-        ({"client": AsyncOpaClient(ssl=ssl.create_default_context())}, "client: `ssl` is not a file of certificates"),
+        ({"client": AsyncOpaClient("opa/path")}, "OPA's URL 'http://opa/path:8181' is not valid"),
+        ({"client": AsyncOpaClient(ssl="/nowhere.pem")}, "client: `ssl` '/nowhere.pem' is not a PEM file of CA"),
+        ({"client": AsyncOpaClient(ssl=__file__)}, f"client: `ssl` {__file__!r} is not a PEM file of CA"),
+        ({"client": AsyncOpaClient(ssl=True, cert=("a", "b"))}, "client: `cert` ('a', 'b') is not a PEM cert"),
+        ({"client": AsyncOpaClient(ssl=True, cert=__file__)}, f"client: `cert` {__file__!r} is not a PEM certificate"),
+        ({"client": AsyncOpaClient(ssl=True, cert=5)}, "client: `cert` 5 is not a PEM certificate with its private"),
+        ({"client": AsyncOpaClient(ssl=ssl.create_default_context())}, "client: `ssl` must be a bool or a file's path"),
         *(
             ({"client": AsyncOpaClient(headers={name: value})}, f"client: the engine cannot send the header {name!r}")
             for name, value in (
@@ -142,14 +144,14 @@ class NotAClient:
         ),
     ],
 )  # fmt: skip
-def test_a_client_that_cannot_be_used_is_rejected(arguments: dict[str, Any], message: str) -> None:
+def test_unusable_http_client_of_the_application_is_rejected(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         SidecarEngine(**arguments)
 
     assert str(caught.value).startswith(message)
 
 
-async def test_certificates_are_verified_whatever_the_client_does(tmp_path: Path) -> None:
+async def test_engine_verifies_certificates_even_if_the_given_http_client_does_not(tmp_path: Path) -> None:
     certificate = self_signed(tmp_path)
     with HostileOpa(answering(result(ALLOW)), certificate=certificate) as opa:
         port = int(opa.url.rpartition(":")[2])
@@ -166,7 +168,7 @@ async def test_certificates_are_verified_whatever_the_client_does(tmp_path: Path
                 found = [engine.decide_body(b"{}").verdict, (await engine.adecide_body(b"{}")).verdict]
             assert found == [verdict] * 2
 
-        # docs/adr/0048 says so of opa-python-client.
+        # docs/adr/0048 says that a client with `ssl=True` verifies certificates.
         with pytest.raises(requests.exceptions.SSLError):
             OpaClient("127.0.0.1", port, ssl=True, retries=0).get_config()
         async with AsyncOpaClient("127.0.0.1", port, ssl=True, retries=0) as client:

@@ -57,7 +57,7 @@ def request(action: str, **context: Any) -> Request:
 
 
 def echoed(bundle: Bundle, decision: Decision, verdict: Verdict = Verdict.ALLOW, **seen: Any) -> Decision:
-    """What the action `echo` is decided; the id is taken over."""
+    """Return the expected decision on the action `echo`. It has the id of the actual decision."""
     return Decision(
         verdict=verdict,
         reasons=(
@@ -81,11 +81,11 @@ def refused(decision: Decision, code: str, message: str) -> Decision:
     )
 
 
-# Deciding
+# Decisions
 
 
 @pytest.mark.opa
-def test_a_decision_names_the_bundle_that_made_it(engine: EmbeddedEngine, bundle: Bundle) -> None:
+def test_decision_has_the_revision_and_release_of_its_bundle(engine: EmbeddedEngine, bundle: Bundle) -> None:
     decided = engine.decide(request("echo", amount=1))
 
     assert decided == echoed(bundle, decided, amount=1)
@@ -93,7 +93,7 @@ def test_a_decision_names_the_bundle_that_made_it(engine: EmbeddedEngine, bundle
 
 
 @pytest.mark.opa
-def test_the_document_is_returned_as_the_policy_wrote_it(engine: EmbeddedEngine) -> None:
+def test_engine_evaluate_returns_the_policy_document_unchanged(engine: EmbeddedEngine) -> None:
     text = engine.evaluate(body("echo", tricky='},{"result":', nested=[{"result": [{}]}]))
 
     assert json.loads(text)["reasons"][0]["details"]["seen"] == {
@@ -103,20 +103,20 @@ def test_the_document_is_returned_as_the_policy_wrote_it(engine: EmbeddedEngine)
 
 
 @pytest.mark.opa
-def test_a_request_has_at_most_one_mebibyte(engine: EmbeddedEngine) -> None:
+def test_request_above_one_mebibyte_is_rejected(engine: EmbeddedEngine) -> None:
     largest = "x" * (1024 * 1024 - len(body("echo", text="")))
 
     assert engine.decide_body(body("echo", text=largest)).codes == (GRANT,)
     assert engine.decide(request("echo", text=largest + "x")).codes == ("decision.request_invalid",)
     beyond = engine.decide_body(body("echo", text=largest + "x"))
-    message = "the request has 1048577 bytes, at most 1048576 are admitted"
+    message = "the request has 1048577 bytes, but at most 1048576 are allowed"
     assert beyond == refused(beyond, "decision.request_invalid", message)
 
 
 @pytest.mark.opa
 @settings(max_examples=100)
 @given(text=st.binary(max_size=200))
-def test_no_bytes_are_ever_allowed_by_accident(shared: EmbeddedEngine, text: bytes) -> None:
+def test_arbitrary_bytes_are_never_allowed(shared: EmbeddedEngine, text: bytes) -> None:
     decided = shared.decide_body(text)
 
     assert decided.verdict is Verdict.DENY
@@ -124,7 +124,7 @@ def test_no_bytes_are_ever_allowed_by_accident(shared: EmbeddedEngine, text: byt
 
 
 @pytest.mark.opa
-def test_a_closed_engine_denies(bundle: Bundle) -> None:
+def test_closed_engine_denies(bundle: Bundle) -> None:
     with EmbeddedEngine(bundle) as engine:
         pass
 
@@ -151,7 +151,7 @@ NO_DECISION = "the policy engine's answer is not a decision"
         pytest.param("[1]", "the policy's answer is not a result set of OPA", id="no object"),
     ],
 )
-def test_answers_that_are_not_a_result_set_are_denials(answer: str, message: str) -> None:
+def test_request_is_denied_if_the_answer_is_not_a_result_set(answer: str, message: str) -> None:
     text = answer.replace('"', r"\22")
     bundle = bundle_of(by_hand(answer=rf'(data (i32.const 100) "{text}\00")'))
 
@@ -161,14 +161,14 @@ def test_answers_that_are_not_a_result_set_are_denials(answer: str, message: str
     assert decided == refused(decided, "engine.answer_invalid", message)
 
 
-def test_a_policy_without_the_entrypoint_is_refused() -> None:
+def test_policy_without_entrypoint_is_rejected() -> None:
     bundle = bundle_of(by_hand(names=r'(data (i32.const 300) "{\22authz/other\22:0}\00")'))
 
     with pytest.raises(BundleError) as caught:
         EmbeddedEngine(bundle)
 
     assert str(caught.value) == (
-        "the bundle's policy has no entrypoint authz/decision (build it with `pdp bundle build`)"
+        "the bundle's policy has no entrypoint authz/decision (build the bundle with `pdp bundle build`)"
     )
 
 
@@ -176,7 +176,7 @@ def test_a_policy_without_the_entrypoint_is_refused() -> None:
 
 
 @pytest.mark.opa
-def test_data_set_at_run_time_changes_the_decision(bundle: Bundle) -> None:
+def test_data_set_at_run_time_changes_decision(bundle: Bundle) -> None:
     with EmbeddedEngine(bundle, data={"settings": {"verdict": "STEP_UP"}}) as engine:
         decided = engine.decide(request("echo"))
 
@@ -188,23 +188,23 @@ def test_data_set_at_run_time_changes_the_decision(bundle: Bundle) -> None:
     ("data", "message"),
     [
         ({"authz": {"concerns": {"zz": {"allow": ["x"]}}}},
-            "data: the root `authz` is not admitted (only directory and settings are)"),
-        ({"custom": {}}, "data: the root `custom` is not admitted (only directory and settings are)"),
-        ({"config": {}}, "data: the root `config` is not admitted (only directory and settings are)"),
-        ({"manifests": {}}, "data: the root `manifests` is not admitted (only directory and settings are)"),
+            "data: the root `authz` is not allowed (use only directory and settings)"),
+        ({"custom": {}}, "data: the root `custom` is not allowed (use only directory and settings)"),
+        ({"config": {}}, "data: the root `config` is not allowed (use only directory and settings)"),
+        ({"manifests": {}}, "data: the root `manifests` is not allowed (use only directory and settings)"),
         ({"settings": []}, "data: settings must be a mapping"),
         ({"settings": {"x": float("nan")}}, "data: settings.x: nan is not a number of JSON"),
-        ([1], "data: must be a mapping (with the roots directory and settings)"),
+        ([1], "data: must be a mapping (write the keys directory and settings)"),
     ],
 )  # fmt: skip
-def test_data_that_is_not_admitted_is_refused(bundle: Bundle, data: Any, message: str) -> None:
+def test_invalid_data_is_rejected(bundle: Bundle, data: Any, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         EmbeddedEngine(bundle, data=data)
 
     assert str(caught.value) == message
 
 
-def test_data_is_merged_key_by_key() -> None:
+def test_policy_data_set_at_run_time_is_merged_key_by_key() -> None:
     base = {"config": {"a": 1}, "settings": {"kept": 1, "deep": {"kept": 2, "over": [1, 2]}}, "manifests": {NAMED: {}}}
 
     merged = merged_data(
@@ -226,11 +226,11 @@ def test_data_is_merged_key_by_key() -> None:
     ("document", "message"),
     [
         ({"tools": {"x": {}}}, "manifest m1: the document does not have this digest"),
-        ([], "manifest m1: not an object"),
+        ([], "manifest m1: must be a JSON object"),
         ({"limit": 2**53}, "manifest m1: limit: number beyond 2^53-1"),
     ],
 )
-def test_manifests_that_are_not_admitted_are_refused(document: Any, message: str) -> None:
+def test_invalid_manifests_are_rejected(document: Any, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         merged_data({"manifests": {"m1": {"tools": {}}}}, manifests={"m1": document})
 
@@ -244,12 +244,12 @@ def test_manifests_that_are_not_admitted_are_refused(document: Any, message: str
          "planning rule `ONCE`: tool: `pay_bil` is not a tool of the manifests (did you mean `pay_bill`?)"),
         ({"requires": ["pay_bill", "read"]},
          ("planning rule `ONCE`: requires: `read` is not a tool of the manifests "
-         "(give its manifest as well, or remove the rule)")),
+         "(add its manifest, or remove the rule)")),
         ({"tool": "pay_bill", "only_after": ["pay_bil"]},
          "planning rule `ONCE`: only_after: `pay_bil` is not a tool of the manifests (did you mean `pay_bill`?)"),
     ],
 )  # fmt: skip
-def test_planning_rules_of_tools_that_are_not_there_are_refused(rule: Any, message: str) -> None:
+def test_planning_rules_with_unknown_tools_are_rejected(rule: Any, message: str) -> None:
     document: dict[str, Any] = {"tools": {"pay_bill": {}}}
     data = {"directory": {"planning": {"ONCE": rule, "TORN": ["pay_bil"], "MISTYPED": {"tool": 7, "requires": [7]}}}}
 
@@ -257,10 +257,11 @@ def test_planning_rules_of_tools_that_are_not_there_are_refused(rule: Any, messa
         merged_data({}, manifests={digest(canonical(document)): document}, data=data)
 
     assert str(caught.value) == f"data: {message}"
-    assert merged_data({}, data=data) == data  # without a manifest nobody knows the tools
+    # Without a manifest, no tools are known, so planning rules may name any tool.
+    assert merged_data({}, data=data) == data
 
 
-def test_data_files_are_laid_over_each_other(tmp_path: Path) -> None:
+def test_later_data_files_override_earlier_data_files(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"settings": {"a": 1, "b": {"x": 1}}}')
     (tmp_path / "b.yaml").write_text("settings: {b: {y: 2}}\ndirectory: {c: 3}\n")
 
@@ -276,13 +277,13 @@ def test_data_files_are_laid_over_each_other(tmp_path: Path) -> None:
         (b"", "the file is empty"),
         (b"\xff\xfe\x00", "not text: byte 0xff is not UTF-8"),
         (b"[" * 100_000, "nested deeper than 64 levels"),
-        (b'{"settings": {"a": 1, "a": 2}}', "key `a` stands twice, first on line 1"),
-        (b'{"other": {}}', "the root `other` is not admitted"),
+        (b'{"settings": {"a": 1, "a": 2}}', "key `a` is a duplicate, first on line 1"),
+        (b'{"other": {}}', "the root `other` is not allowed"),
         (b'{"settings": []}', "settings must be a mapping"),
         (b'{"settings": {"a": 9007199254740993}}', "number `9007199254740993` is beyond 2^53-1"),
     ],
 )
-def test_faulty_data_files_are_refused_with_the_place(tmp_path: Path, content: bytes, message: str) -> None:
+def test_faulty_data_files_are_rejected_with_location(tmp_path: Path, content: bytes, message: str) -> None:
     file = tmp_path / "data.json"
     file.write_bytes(content)
 
@@ -299,7 +300,7 @@ def test_faulty_data_files_are_refused_with_the_place(tmp_path: Path, content: b
         (None, "no such file (check the path)"),
     ],
 )
-def test_data_files_that_cannot_be_read_are_named(tmp_path: Path, content: bytes | None, message: str) -> None:
+def test_unreadable_data_files_are_named_in_error(tmp_path: Path, content: bytes | None, message: str) -> None:
     file = tmp_path / "data.json"
     if content is not None:
         file.write_bytes(content)
@@ -316,14 +317,14 @@ def test_data_files_that_cannot_be_read_are_named(tmp_path: Path, content: bytes
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"deadline": 0}, "deadline: 0 is not a number of seconds (above 0, at most 3600)"),
-        ({"deadline": float("nan")}, "deadline: nan is not a number of seconds (above 0, at most 3600)"),
-        ({"deadline": 1e9}, "deadline: 1000000000.0 is not a number of seconds (above 0, at most 3600)"),
-        ({"memory_limit": 0}, "memory_limit: 0 bytes are out of range (1048576 to 2147483648)"),
-        ({"memory_limit": 2**40}, "memory_limit: 1099511627776 bytes are out of range (1048576 to 2147483648)"),
+        ({"deadline": 0}, "deadline: 0 is not a number of seconds (give a number above 0, at most 3600)"),
+        ({"deadline": float("nan")}, "deadline: nan is not a number of seconds (give a number above 0, at most 3600)"),
+        ({"deadline": 1e9}, "deadline: 1000000000.0 is not a number of seconds (give a number above 0, at most 3600)"),
+        ({"memory_limit": 0}, "memory_limit: 0 bytes are out of range (give 1048576 to 2147483648)"),
+        ({"memory_limit": 2**40}, "memory_limit: 1099511627776 bytes are out of range (give 1048576 to 2147483648)"),
     ],
 )
-def test_limits_out_of_range_are_refused(limits: Any, message: str) -> None:
+def test_engine_limits_out_of_range_are_rejected(limits: Any, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         EmbeddedEngine(bundle_of(by_hand()), **limits)
 
@@ -331,7 +332,7 @@ def test_limits_out_of_range_are_refused(limits: Any, message: str) -> None:
 
 
 @pytest.mark.opa
-def test_ten_thousand_tools_are_held_beside_the_memory_limit(bundle: Bundle) -> None:
+def test_manifest_size_does_not_count_towards_the_memory_limit_of_the_engine(bundle: Bundle) -> None:
     tools = {f"tool_{count}": {"scopes": [f"scope.{count}"], "limits": [{"limit": "x"}]} for count in range(10_000)}
 
     document = {"tools": tools}
@@ -354,7 +355,7 @@ print(builtins.kept.evaluate(b"{}"))
 
 
 @pytest.mark.process
-def test_a_program_that_ends_without_closing_ends_quietly() -> None:
+def test_program_that_does_not_close_its_engine_ends_without_error_output() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
     done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, check=False, env=environment)

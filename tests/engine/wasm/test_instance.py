@@ -41,7 +41,7 @@ def module(wasm: bytes) -> WasmModule:
 
 @pytest.fixture(scope="module")
 def reference(wasm: bytes) -> Iterator[Callable[[bytes], Any]]:
-    """The decision as opa-py-wasm gets it."""
+    """A function that returns the decision of opa-py-wasm, another runtime for policies in WebAssembly."""
     with OpaWasmPolicy.from_wasm_bytes(wasm) as policy:
         policy.set_data(canonical(DATA))
         yield lambda request: policy.evaluate(request, "authz/decision")
@@ -49,7 +49,7 @@ def reference(wasm: bytes) -> Iterator[Callable[[bytes], Any]]:
 
 @pytest.fixture(scope="module", params=[DirectInstance, WasmInstance], ids=["direct", "public"])
 def calls(request: pytest.FixtureRequest) -> type[WasmInstance]:
-    """How the module is called."""
+    """The class of instances. It calls wasmtime through wasmtime's C API or public Python API."""
     kind: type[WasmInstance] = request.param
     return kind
 
@@ -99,20 +99,20 @@ def pool(make_pool: MakePool) -> Iterator[InstancePool]:
 
 
 def let_time_pass(pool: InstancePool, running: Sequence[Future[Any]]) -> None:
-    """Let the pool's clock tick until evaluations are over, however long their deadline is."""
+    """Advance the pool's clock until the given evaluations time out, regardless of their deadlines."""
     while not all(evaluation.done() for evaluation in running):
         pool._module.engine.increment_epoch()
 
 
-def test_a_policy_with_more_static_data_than_its_first_memory_starts(calls: type[WasmInstance]) -> None:
-    # OPA imports two pages and fills as many as the policy's texts need.
+def test_wasm_policy_with_much_static_data_can_be_instantiated(calls: type[WasmInstance]) -> None:
+    # OPA declares a memory of two pages, but the constants of a large policy need more pages.
     far = PAGE * 5
     large = WasmModule(by_hand(large=f'(data (i32.const {PAGE}) "{"x" * (far - PAGE)}")'))
 
     assert calls(large, b"{}", MEBIBYTE).evaluate(0, b"{}", TICKS) == b'[{"result":1}]'
 
 
-# The same answers as another binding
+# Comparison with opa-py-wasm
 
 numbers = st.integers(-MAX_NUMBER, MAX_NUMBER) | st.floats(-1e15, 1e15, allow_nan=False)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -126,7 +126,7 @@ values = st.recursive(
 @pytest.mark.opa
 @settings(max_examples=100)
 @given(context=st.dictionaries(texts, values, max_size=6))
-def test_any_json_gets_the_answer_that_opa_py_wasm_gives(
+def test_answers_equal_those_of_opa_py_wasm(
     used: WasmInstance, reference: Callable[[bytes], Any], context: dict[str, Any]
 ) -> None:
     request = body("echo", seen=context)
@@ -137,7 +137,7 @@ def test_any_json_gets_the_answer_that_opa_py_wasm_gives(
 
 
 @pytest.mark.opa
-def test_builtins_that_keep_caches_answer_the_same_in_a_used_instance(
+def test_builtins_with_caches_return_correct_answers_in_a_used_wasm_instance(
     make_instance: MakeInstance, reference: Callable[[bytes], Any]
 ) -> None:
     used = make_instance()
@@ -149,7 +149,7 @@ def test_builtins_that_keep_caches_answer_the_same_in_a_used_instance(
         assert answer | {"upper": sorted(answer["upper"])} == expected | {"upper": sorted(expected["upper"])}
 
 
-# Sizes
+# Sizes of inputs, answers and memory
 
 PAGES = (1, 2, 3, 4, 7, 16)
 OFFSETS = range(-10, 11)
@@ -163,7 +163,7 @@ def sized(size: int) -> tuple[bytes, str]:
 @pytest.mark.opa
 @pytest.mark.parametrize("pages", PAGES)
 @pytest.mark.parametrize("aligned", ["length", "end"])
-def test_inputs_of_sizes_around_page_boundaries_are_read_whole(
+def test_inputs_that_end_near_page_boundaries_are_read_completely(
     make_instance: MakeInstance, pages: int, aligned: str
 ) -> None:
     used = make_instance(64 * MEBIBYTE)
@@ -180,7 +180,7 @@ def test_inputs_of_sizes_around_page_boundaries_are_read_whole(
 
 @pytest.mark.opa
 @pytest.mark.parametrize("count", [1, 62, 63, 64, 500])
-def test_answers_longer_than_one_look_are_read_whole(make_instance: MakeInstance, count: int) -> None:
+def test_long_answers_are_read_completely(make_instance: MakeInstance, count: int) -> None:
     many = list(range(count))
 
     answer = parsed(make_instance(256 * MEBIBYTE).evaluate(0, body("large", many=many), TICKS))
@@ -189,7 +189,7 @@ def test_answers_longer_than_one_look_are_read_whole(make_instance: MakeInstance
 
 
 @pytest.mark.opa
-def test_memory_stays_the_same_over_ten_thousand_evaluations(make_pool: MakePool) -> None:
+def test_memory_does_not_grow_in_ten_thousand_evaluations(make_pool: MakePool) -> None:
     pool = make_pool()
     request = body("echo", text="x" * 1000)
     for _ in range(200):
@@ -201,22 +201,22 @@ def test_memory_stays_the_same_over_ten_thousand_evaluations(make_pool: MakePool
         pool.evaluate(0, request)
 
     assert [each._size for each in pool._all] == [size]
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 4096  # KiB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 4096  # ru_maxrss is in KiB.
     pool.close()
 
 
 @pytest.mark.opa
-def test_failed_evaluations_leave_no_memory_behind(pool: InstancePool) -> None:
+def test_failed_evaluations_release_memory(pool: InstancePool) -> None:
     def fail(times: int) -> int:
         for _ in range(times):
             with pytest.raises(AnswerInvalidError):
                 pool.evaluate(0, body("conflict"))
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-    assert fail(100) + 16 * 1024 > fail(500)  # KiB; an instance has 256
+    assert fail(100) + 16 * 1024 > fail(500)  # ru_maxrss is in KiB. An instance has 256 KiB.
 
 
-# Policies that do not end well
+# Policies that fail
 
 FAILURES = [
     pytest.param("endless", 1, EngineTimeoutError, "the policy did not finish within its deadline", id="endless"),
@@ -234,7 +234,7 @@ FAILURES = [
 
 @pytest.mark.opa
 @pytest.mark.parametrize(("action", "deadline", "error", "message"), FAILURES)
-def test_a_policy_that_fails_is_an_error_and_the_next_decision_works(
+def test_failed_evaluation_does_not_affect_next_decision(
     make_pool: MakePool, action: str, deadline: float, error: type[EngineError], message: str | None
 ) -> None:
     pool = make_pool(deadline=deadline)
@@ -251,7 +251,7 @@ def test_a_policy_that_fails_is_an_error_and_the_next_decision_works(
 @pytest.mark.opa
 @pytest.mark.parametrize("nested", [b'{"a":', b"["])
 @pytest.mark.parametrize("levels", [1_000, 10_000, 100_000])
-def test_deep_input_is_read_or_refused(pool: InstancePool, nested: bytes, levels: int) -> None:
+def test_deeply_nested_input_is_read_or_rejected(pool: InstancePool, nested: bytes, levels: int) -> None:
     deep = nested * levels + (b"1}" if nested != b"[" else b"]") + (b"}" if nested != b"[" else b"]") * (levels - 1)
     try:
         pool.evaluate(0, b'{"action":{"name":"echo"},"context":' + deep + b"}")
@@ -263,44 +263,44 @@ def test_deep_input_is_read_or_refused(pool: InstancePool, nested: bytes, levels
 
 @pytest.mark.opa
 @pytest.mark.parametrize("text", [body("nothing"), b"", b"{", b"nope", b"\xff\xfe", b"NaN", b'{"a"', b"[1,"])
-def test_without_a_document_or_an_input_the_result_set_is_empty(pool: InstancePool, text: bytes) -> None:
+def test_wasm_result_set_is_empty_if_the_policy_or_the_input_has_no_value(pool: InstancePool, text: bytes) -> None:
     assert pool.evaluate(0, text) == b"[]"
 
 
 @pytest.mark.opa
-def test_an_input_beyond_the_memory_is_refused_and_the_instance_kept(pool: InstancePool) -> None:
+def test_too_large_input_is_rejected_and_instance_stays_usable(pool: InstancePool) -> None:
     (before,) = pool._all
     with pytest.raises(RequestRefusedError) as caught:
         pool.evaluate(0, body("echo", text="x" * (17 * MEBIBYTE)))
 
     assert (caught.value.code, caught.value.message) == (
         "decision.request_invalid",
-        "the request has 17825840 bytes, more than the engine's memory has room for",
+        "the request has 17825840 bytes, more than fits into the engine's memory",
     )
     assert list(pool._all) == [before]
     assert parsed(pool.evaluate(0, body("echo"))) == decision({})
 
 
 @pytest.mark.opa
-def test_an_entrypoint_that_does_not_exist_is_an_error(pool: InstancePool) -> None:
+def test_unknown_wasm_entrypoint_is_an_error(pool: InstancePool) -> None:
     with pytest.raises(AnswerInvalidError, match="the policy failed"):
         pool.evaluate(99, body("echo"))
 
 
 @pytest.mark.opa
-def test_data_that_is_not_json_is_refused(wasm: bytes) -> None:
+def test_data_that_is_not_json_is_rejected(wasm: bytes) -> None:
     with pytest.raises(BundleError) as caught:
         InstancePool(wasm, b"{nope", deadline=1, memory_limit=MEBIBYTE)
 
     assert caught.value.message == "the policy cannot read its data: not JSON"
 
 
-# Threads, and the clock
+# Threads and the clock of the pool
 
 
 @pytest.mark.opa
 @pytest.mark.parametrize("instances", [1, MAX_INSTANCES], ids=["taking turns", "at once"])
-def test_threads_get_their_own_answers(make_pool: MakePool, instances: int) -> None:
+def test_each_thread_gets_the_answer_to_its_own_request(make_pool: MakePool, instances: int) -> None:
     pool = make_pool(instances=instances)
 
     def ask(name: int) -> list[Any]:
@@ -315,7 +315,7 @@ def test_threads_get_their_own_answers(make_pool: MakePool, instances: int) -> N
 
 
 @pytest.mark.opa
-def test_closing_refuses_who_waits_and_lets_an_evaluation_under_way_time_out(make_pool: MakePool) -> None:
+def test_closing_the_pool_rejects_waiting_callers_and_lets_the_running_evaluation_time_out(make_pool: MakePool) -> None:
     pool = make_pool(instances=1)
     with ThreadPoolExecutor(2) as threads:
         running = threads.submit(pool.evaluate, 0, body("endless", text="abc"))
@@ -333,7 +333,7 @@ def test_closing_refuses_who_waits_and_lets_an_evaluation_under_way_time_out(mak
 
 
 @pytest.mark.opa
-def test_callers_who_wait_in_vain_time_out_and_no_failure_is_kept(make_pool: MakePool) -> None:
+def test_caller_that_waits_for_an_instance_times_out_and_the_pool_recovers(make_pool: MakePool) -> None:
     pool = make_pool(instances=4)
 
     def fail() -> str:
@@ -344,7 +344,8 @@ def test_callers_who_wait_in_vain_time_out_and_no_failure_is_kept(make_pool: Mak
     with ThreadPoolExecutor(12) as threads:
         running = [threads.submit(fail) for _ in range(4)]
         assert until(lambda: len(pool._all) == 4 and not pool._free)
-        # Evaluations that are under way count ticks, who waits looks at the time.
+        # This deadline applies only to callers that wait for an instance. A running evaluation counts the ticks of the
+        # clock.
         pool._deadline = 0.05
         waiting = [threads.submit(fail) for _ in range(8)]
         in_vain = [failure.result() for failure in waiting]
@@ -358,7 +359,7 @@ def test_callers_who_wait_in_vain_time_out_and_no_failure_is_kept(make_pool: Mak
 
 
 @pytest.mark.opa
-def test_a_clock_that_rests_wakes_for_the_next_evaluation(make_pool: MakePool) -> None:
+def test_deadline_clock_that_paused_while_idle_resumes_for_the_next_evaluation(make_pool: MakePool) -> None:
     pool = make_pool(deadline=1)
     pool.evaluate(0, body("echo"))
     assert until(lambda: pool._clock.resting)
@@ -374,7 +375,7 @@ def clocks() -> set[threading.Thread]:
 
 @pytest.mark.opa
 @pytest.mark.parametrize("forgotten", [False, True], ids=["closed", "forgotten"])
-def test_the_end_of_a_pool_ends_its_clock_and_its_instances(make_pool: MakePool, forgotten: bool) -> None:
+def test_clock_and_instances_end_when_their_pool_is_closed_or_dropped(make_pool: MakePool, forgotten: bool) -> None:
     before = clocks()
     pool = make_pool()
     (instance,) = pool._all
@@ -390,7 +391,7 @@ def test_the_end_of_a_pool_ends_its_clock_and_its_instances(make_pool: MakePool,
             pool.evaluate(0, body("echo"))
         assert (caught.value.code, caught.value.message) == ("engine.unavailable", "the engine is closed")
 
-    # The clock may just be looking whether the pool is busy, and have it until then.
+    # While the clock thread checks whether an evaluation runs, the thread briefly refers to the pool.
     assert until(lambda: instance.closed)
     with pytest.raises(EngineError, match="the instance is closed"):
         instance.evaluate(0, body("echo"), TICKS)
@@ -399,7 +400,7 @@ def test_the_end_of_a_pool_ends_its_clock_and_its_instances(make_pool: MakePool,
 
 
 def run_script(script: str, *arguments: object) -> str:
-    """Run a script in a Python of its own, so that a crash is its crash."""
+    """Run a script in a separate Python process, so that a crash does not end the tests, and return its output."""
     done = subprocess.run(
         [sys.executable, "-c", script, *map(str, arguments)],
         capture_output=True,
@@ -459,8 +460,8 @@ armed = False
 moments = random.Random(7)
 
 def interrupt(*_):
-    # One for each round: a machine however slow comes to the end of one, also where Python drops what is raised here,
-    # as it does while it finalizes objects.
+    # One interrupt per round, so that slow machines also finish rounds, and rounds end even if Python drops the
+    # exception, as it does while it finalizes objects.
     global armed
     if armed:
         armed = False
@@ -492,16 +493,18 @@ print(pool.evaluate(0, body("echo")) == expected, len(pool._all) <= 2)
     ],
     ids=["a forked child makes its own", "deep input and a small stack", "evaluations broken off anywhere"],
 )
-def test_a_pool_in_a_program_of_its_own(wasm: bytes, tmp_path: Path, script: str, printed: str) -> None:
+def test_pool_works_after_a_fork_a_stack_overflow_or_interrupts(
+    wasm: bytes, tmp_path: Path, script: str, printed: str
+) -> None:
     (tmp_path / "policy.wasm").write_bytes(wasm)
 
     assert run_script(BEGIN + script, tmp_path / "policy.wasm") == printed
 
 
-# Which calls are made
+# The C API and the public API of wasmtime
 
 
-def test_this_wasmtime_is_called_directly() -> None:
+def test_installed_wasmtime_is_called_through_its_c_api() -> None:
     assert fastest_instance_type() is DirectInstance
 
 
@@ -515,7 +518,7 @@ def test_this_wasmtime_is_called_directly() -> None:
     ],
     ids=["a name is missing", "another name", "another prototype", "another type"],
 )
-def test_another_wasmtime_is_called_by_its_public_calls(
+def test_unknown_wasmtime_is_called_through_public_api(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: Any
 ) -> None:
     if value is None:
@@ -529,7 +532,7 @@ def test_another_wasmtime_is_called_by_its_public_calls(
         fits.cache_clear()
 
 
-# Modules that OPA has not made
+# Modules that another compiler than OPA has compiled
 
 
 HINT = "build the bundle again with `pdp bundle build`"
@@ -555,26 +558,27 @@ UNLOADABLE = "policy and data cannot be loaded: "
             "the policy does not import its memory as OPA's policies do", id="memory of its own"),
         pytest.param(
             {"import": '(import "env" "memory" (memory i64 1))', "answer": "", "no_0builtins": "", "names": ""},
-            "the policy asks for env.memory, which is not offered",
+            "the policy imports env.memory, which is not available",
             id="memory of 64 bits",
         ),
         pytest.param({"import": PARTS["import"] + '(import "wasi_snapshot_preview1" "fd_write" (func))'},
-            "the policy asks for wasi_snapshot_preview1.fd_write, which is not offered", id="another host"),
+            "the policy imports wasi_snapshot_preview1.fd_write, which is not available", id="another host"),
         pytest.param({"import": PARTS["import"] + '(import "env" "opa_abort" (func (param i64)))'},
-            "the policy asks for env.opa_abort, which is not offered", id="import of another type"),
+            "the policy imports env.opa_abort, which is not available", id="import of another type"),
         pytest.param({"major": '(global (export "opa_wasm_abi_version") i32 (i32.const 2))'},
-            "the policy is of OPA's ABI 2.3, not 1.2", id="later ABI"),
+            "the policy has OPA's ABI 2.3, expected 1.2", id="later ABI"),
         pytest.param({"minor": '(global (export "opa_wasm_abi_minor_version") i32 (i32.const 1))'},
-            "the policy is of OPA's ABI 1.1, not 1.2", id="earlier ABI"),
-        pytest.param({"major": ""}, "the policy is of OPA's ABI None.3, not 1.2", id="no ABI"),
+            "the policy has OPA's ABI 1.1, expected 1.2", id="earlier ABI"),
+        pytest.param({"major": ""}, "the policy has OPA's ABI None.3, expected 1.2", id="no ABI"),
         pytest.param({"no_0builtins": r'(data (i32.const 200) "{\22http.send\22:0,\22a\22:1}\00")'},
-            "the policy calls builtins that are not in it: a, http.send", id="builtins outside"),
+            "the policy calls builtins that its WebAssembly module does not contain: a, "
+            "http.send", id="builtins outside"),
         pytest.param({"no_0builtins": r'(data (i32.const 200) "[]\00")'},
-            UNLOADABLE + "its builtins are not numbers by name", id="builtins no object"),
-        pytest.param({"names": r'(data (i32.const 300) "nope\00")'}, UNLOADABLE + "its entrypoints are not JSON",
-            id="names no JSON"),
+            UNLOADABLE + "the policy's builtins are not a map of names to numbers", id="builtins no object"),
+        pytest.param({"names": r'(data (i32.const 300) "nope\00")'},
+            UNLOADABLE + "the policy's entrypoints are not JSON", id="names no JSON"),
         pytest.param({"entrypoints": '(func (export "entrypoints") (result i32) (i32.const 70000))'},
-            UNLOADABLE + "the policy's answer is not a text in its memory", id="names outside"),
+            UNLOADABLE + "the policy's answer is not a string in its memory", id="names outside"),
         pytest.param({"opa_malloc": '(func (export "opa_malloc") (param i32) (result i32) (i32.const 196607))'},
             UNLOADABLE + "the policy put 2 bytes of data outside its memory", id="data outside"),
         pytest.param({"opa_malloc": '(func (export "opa_malloc") (param i32) (result i32) (i32.const -1))'},
@@ -585,7 +589,7 @@ UNLOADABLE = "policy and data cannot be loaded: "
             UNLOADABLE + "wasm trap: wasm `unreachable` instruction executed", id="trap on start"),
     ],
 )  # fmt: skip
-def test_modules_that_could_not_be_called_safely_are_refused(
+def test_webassembly_modules_that_opa_did_not_compile_are_rejected(
     calls: type[WasmInstance], parts: dict[str, str], message: str
 ) -> None:
     with pytest.raises(BundleError) as caught:
@@ -595,7 +599,7 @@ def test_modules_that_could_not_be_called_safely_are_refused(
 
 
 @pytest.mark.parametrize("content", [b"", b"nope", b"\0asm\x01\0\0\0garbage", by_hand()[:-20]])
-def test_what_is_not_webassembly_is_refused(content: bytes) -> None:
+def test_content_that_is_not_webassembly_is_rejected(content: bytes) -> None:
     with pytest.raises(BundleError, match=r"^the policy is not WebAssembly: ") as caught:
         WasmModule(content)
 
@@ -603,7 +607,7 @@ def test_what_is_not_webassembly_is_refused(content: bytes) -> None:
 
 
 EVAL = '(func (export "opa_eval") (param i32 i32 i32 i32 i32 i32 i32) (result i32) {})'
-NO_TEXT = "the policy's answer is not a text in its memory"
+NO_TEXT = "the policy's answer is not a string in its memory"
 
 
 @pytest.mark.parametrize(
@@ -652,7 +656,7 @@ NO_TEXT = "the policy's answer is not a text in its memory"
         ),
     ],
 )  # fmt: skip
-def test_answers_outside_the_memory_and_traps_are_errors(
+def test_answer_outside_memory_or_a_trap_is_an_error(
     calls: type[WasmInstance], parts: dict[str, str], message: str
 ) -> None:
     pool = pool_by_hand(calls, **parts)
@@ -681,7 +685,7 @@ PRINT = '(import "env" "opa_println" (func $print (param i32)))'
     ],
     ids=["plain", "prints", "moves its answer into memory that it just grew"],
 )
-def test_a_policy_made_by_hand_is_evaluated(calls: type[WasmInstance], parts: dict[str, str]) -> None:
+def test_policy_in_handwritten_webassembly_is_evaluated(calls: type[WasmInstance], parts: dict[str, str]) -> None:
     pool = pool_by_hand(calls, **parts)
 
     assert dict(pool.entrypoints) == {"authz/decision": 0}
@@ -689,7 +693,7 @@ def test_a_policy_made_by_hand_is_evaluated(calls: type[WasmInstance], parts: di
     pool.close()
 
 
-def test_a_policy_that_does_not_grow_its_memory_for_the_input_is_an_error(calls: type[WasmInstance]) -> None:
+def test_policy_that_does_not_grow_memory_is_an_error(calls: type[WasmInstance]) -> None:
     pool = pool_by_hand(calls)
 
     with pytest.raises(AnswerInvalidError) as caught:

@@ -1,4 +1,4 @@
-"""Machine code of a policy, stored beside Python's byte code: used where it is whole, made again where it is not."""
+"""The machine code of a policy is cached beside Python's byte code. A damaged cache file is compiled again."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ with EmbeddedEngine.baseline() as engine:
 
 
 def _opened(prefix: Path, **environment: str) -> str:
-    """Open an engine in a process whose byte code lies below `prefix`; return what it prints."""
+    """Open an engine in a new process whose byte code is stored below `prefix`, and return its output."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     result = subprocess.run(
         [sys.executable, "-c", _PROGRAM],
@@ -34,10 +34,11 @@ def _stored(prefix: Path) -> list[Path]:
     return list(prefix.rglob("policy_*"))
 
 
-def test_machine_code_is_stored_once_and_used_again(tmp_path: Path) -> None:
+def test_machine_code_of_a_policy_is_cached_and_reused(tmp_path: Path) -> None:
     first = _opened(tmp_path)
     files = {file: file.stat().st_mtime_ns for file in _stored(tmp_path)}
-    assert len(files) == 2  # the policy, and what it imports
+    # The cache has one file for the policy, and one file for the module that the policy imports.
+    assert len(files) == 2
     assert _opened(tmp_path) == first
     assert {file: file.stat().st_mtime_ns for file in _stored(tmp_path)} == files
 
@@ -50,7 +51,7 @@ def test_machine_code_is_stored_once_and_used_again(tmp_path: Path) -> None:
         pytest.param(lambda content: content[:5000] + b"\0" * 500 + content[5500:], id="overwritten"),
     ],
 )
-def test_a_damaged_file_is_made_again(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_damaged_cache_file_is_rebuilt(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     first = _opened(tmp_path)
     file = max(_stored(tmp_path), key=lambda stored: stored.stat().st_size)
     whole = file.read_bytes()
@@ -59,6 +60,6 @@ def test_a_damaged_file_is_made_again(tmp_path: Path, damage: Callable[[bytes], 
     assert len(file.read_bytes()) == len(whole)
 
 
-def test_nothing_is_stored_where_python_stores_no_byte_code(tmp_path: Path) -> None:
+def test_machine_code_is_not_cached_if_python_writes_no_byte_code(tmp_path: Path) -> None:
     _opened(tmp_path, PYTHONDONTWRITEBYTECODE="1")
     assert _stored(tmp_path) == []

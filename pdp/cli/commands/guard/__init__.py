@@ -1,4 +1,4 @@
-"""Commands that keep running and answer other programs.
+"""Commands that guard the tool calls of other programs.
 
 - serve.py: `pdp serve`
 - hook.py: `pdp hook`

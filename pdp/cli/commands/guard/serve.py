@@ -25,32 +25,34 @@ def serve(
     config: Annotated[
         Path | None, file_option("--config", "-c", help="The service's configuration, YAML or JSON.")
     ] = None,
-    project: Annotated[Path | None, file_option("--project", help="The project file; looked for when absent.")] = None,
+    project: Annotated[
+        Path | None, file_option("--project", help="The project file. Default: the nearest pdp.yaml.")
+    ] = None,
     store: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="sqlite:///agent.db or postgresql://...; the project's, or pdp.db beside it, when absent.",
+            help="sqlite:///agent.db or postgresql://... Default: the project's store, or pdp.db beside the project.",
         ),
     ] = None,
-    engine: Annotated[EngineName | None, typer.Option("--engine", help="Who decides; the project's if absent.")] = None,
+    engine: Annotated[EngineName | None, typer.Option("--engine", help="The engine. Default: the project's.")] = None,
     opa_url: OpaUrl = None,
-    host: Annotated[str | None, typer.Option(help="Where to listen; 127.0.0.1 when absent.")] = None,
-    port: Annotated[int | None, typer.Option(help="8181 when absent; 0 for any that is free.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes that serve; 1 when absent.")] = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen on. Default: 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="The port to listen on; 0 for any free port. Default: 8181.")] = None,
+    workers: Annotated[int | None, typer.Option(help="The number of worker processes. Default: 1.")] = None,
     check_config: Annotated[
-        bool, typer.Option("--check-config", help="Open all that is configured, say what is wrong, and end.")
+        bool, typer.Option("--check-config", help="Open all configured resources, report faults, and exit.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Serve decisions, proposals and approvals over HTTP; docs/service.md.
+    """Serve decisions, proposals and approvals over HTTP; see docs/service.md.
 
-    The options stand over variables PDP_SERVICE_..., and those over the configuration. Exit code: 0 ended by a signal,
-    or checked; 2 bad usage or file; 1 anything else, as a store or engine that is down.
+    Options override variables PDP_SERVICE_..., which override the configuration. Exit code: 0 ended by a signal, or no
+    faults with --check-config; 2 bad usage or file; 1 anything else, such as a store or engine that is down.
     """
     with extra("service"):
         from pdp.service.server import check_service, serve_until_ended  # noqa: PLC0415 - an optional extra
-        from pdp.service.settings import DEFAULT_TENANT, read_settings  # noqa: PLC0415 - likewise
+        from pdp.service.settings import DEFAULT_TENANT, read_settings  # noqa: PLC0415 - an optional extra
 
     tenant = _stated(project=project and project.absolute(), store=store, engine=engine, opa_url=opa_url)
     options = _stated(tenants=tenant and {DEFAULT_TENANT: tenant}, host=host, port=port, workers=workers)
@@ -58,7 +60,7 @@ def serve(
     if check_config:
         check_service(settings)
         answer = {"url": settings.url, "tenants": list(settings.tenants)}
-        print_answer(answer, [f"sound: {', '.join(settings.tenants)} at {settings.url}"], as_json=as_json)
+        print_answer(answer, [f"no faults: {', '.join(settings.tenants)} at {settings.url}"], as_json=as_json)
     else:
         serve_until_ended(settings, partial(_greet, as_json=as_json))
 
@@ -68,6 +70,6 @@ def _stated(**options: Any) -> dict[str, Any]:
 
 
 def _greet(settings: ServiceSettings, tokens: dict[str, str], *, as_json: bool) -> None:
-    shown = [f"first token of tenant {tenant}, shown this once: {token}" for tenant, token in tokens.items()]
+    shown = [f"first token of tenant {tenant}, shown only once: {token}" for tenant, token in tokens.items()]
     print_answer({"url": settings.url, "tokens": tokens}, [*shown, f"serving {settings.url}"], as_json=as_json)
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`pdp manifest`, and `pdp scan`: a tool manifest as it is read, and beside what it is about.
+"""`pdp manifest` and `pdp scan`: check, compare, export and import tool manifests.
 
 files    lint, export, diff
 sources  import; `pdp scan`

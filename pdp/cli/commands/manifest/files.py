@@ -1,4 +1,4 @@
-"""`pdp manifest`: a tool manifest as its author and as a model sees it; and the group of its commands."""
+"""`pdp manifest`: the group of commands, and its commands lint, export and diff."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,9 +8,9 @@ import typer
 
 from pdp.cli import Exit
 from pdp.cli.display import show
-from pdp.cli.files import needed, project_with
+from pdp.cli.files import project_with, required
 from pdp.cli.options import AsJson, Governance, ManifestFile, command_app, file_argument, file_option
-from pdp.cli.output import complain, fault_json, print_answer, print_json
+from pdp.cli.output import fault_json, print_answer, print_error, print_json
 from pdp.errors import Fault, FileFaultsError
 from pdp.manifest.diff import ContentChange, ManifestDiff, manifest_diff
 from pdp.manifest.exports import export_tools
@@ -23,22 +23,22 @@ _BUMPS: Final = {Bump.PATCH: "dim", Bump.MINOR: "yellow", Bump.MAJOR: "bold red"
 _DIRECTIONS: Final = {"loosens": "bold red", "unclear": "yellow", "tightens": "green"}
 
 
-app = command_app("Check a tool manifest, compare two, export what a model may see of one.")
+app = command_app("Check, compare and import tool manifests, and export them for a model.")
 
 
 @app.command("lint")
 def lint(
     file: ManifestFile = None,
     governance: Governance = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Take warnings for faults, as CI should.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as faults; recommended in CI.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Report every fault of a manifest, and which clauses of the tool contract each tool meets.
 
-    Exit code: 0 no fault, 2 faults (with --strict: or warnings).
+    Exit code: 0 no fault, 2 faults, or with --strict also warnings.
     """
     project = project_with(manifest=file, governance=governance)
-    file = needed(project.manifest, "manifest", "MANIFEST")
+    file = required(project.manifest, "manifest", "MANIFEST")
     warnings: list[Fault] = []
     try:
         effective = load_effective(file, project.governance, strict=strict, warnings=warnings)
@@ -59,37 +59,37 @@ def lint(
 def export(
     file: ManifestFile = None,
     form: Annotated[
-        Literal["plain", "openai", "anthropic", "mcp"], typer.Option("--format", help="Whose form of a tool list.")
+        Literal["plain", "openai", "anthropic", "mcp"], typer.Option("--format", help="The format of the tool list.")
     ] = "plain",
-    as_json: AsJson = False,  # noqa: ARG001 - an option of every command, and here it changes nothing
+    as_json: AsJson = False,  # noqa: ARG001 - every command has this option; here the output is JSON anyway
 ) -> None:
-    """Print what a model may see of a manifest, as JSON: nothing of its governance.
+    """Print the parts of a manifest that a model may see, as JSON. Governance is left out.
 
     Exit code: 0 printed, 2 a faulty file.
     """
-    file = needed(project_with(manifest=file).manifest, "manifest", "MANIFEST")
+    file = required(project_with(manifest=file).manifest, "manifest", "MANIFEST")
     print_json({"tools": export_tools(load_manifest(file).tools, form)})
 
 
 @app.command("diff")
 def diff(
-    old: Annotated[Path, file_argument("OLD", help="The manifest as it was; - for stdin.")],
-    new: Annotated[Path, file_argument("NEW", help="The manifest as it is; - for stdin.")],
+    old: Annotated[Path, file_argument("OLD", help="The old manifest; - for stdin.")],
+    new: Annotated[Path, file_argument("NEW", help="The new manifest; - for stdin.")],
     governance: Annotated[Path | None, file_option("--governance", "-g", help="The governance file of NEW.")] = None,
     old_governance: Annotated[Path | None, file_option("--old-governance", help="The governance file of OLD.")] = None,
     fail_on: Annotated[
         Literal["loosening", "unclear"] | None,
-        typer.Option(help="Also fail on a change of governance that loosens; unclear: or of which it cannot be told."),
+        typer.Option(help="Also fail if governance loosens the policy; unclear: or may loosen the policy."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what breaks callers, which versions miss a bump, and what is governed otherwise.
+    """Compare two manifests: changes that break callers, missing increases of versions, changes of governance.
 
-    Exit code: 0 nothing amiss, 1 a version misses its bump or --fail-on applies, 2 a faulty file.
+    Exit code: 0 no fault, 1 a version was not increased or --fail-on applies, 2 a faulty file.
     """
     if (governance is None) != (old_governance is None):
         stated, option = ("OLD", "--governance") if governance is None else ("NEW", "--old-governance")
-        complain(f"note: only {stated} has a governance file, and what that states shows as changed; see {option}")
+        print_error(f"note: only {stated} has a governance file, so all its rules are shown as changed; use {option}")
     difference = manifest_diff(load_effective(old, old_governance), load_effective(new, governance))
     print_answer(difference.as_json(), lambda: _print_diff(difference), as_json=as_json)
     refused = {None: set(), "loosening": {"loosens"}, "unclear": {"loosens", "unclear"}}[fail_on]
@@ -121,7 +121,7 @@ def _print_governance(changes: Sequence[ContentChange]) -> None:
 
 def _print_report(file: Path, warnings: Sequence[Fault], tools: Sequence[ContractReport]) -> None:
     for warning in warnings:
-        complain(str(warning))
+        print_error(str(warning))
     for tool in tools:
         met = ", ".join(tool.met) or "none"
         show((tool.tool, "bold"), f" meets {len(tool.met)} of {len(tool.missing)} clauses: {met}")

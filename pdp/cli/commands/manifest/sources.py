@@ -1,4 +1,4 @@
-"""`pdp scan` and `pdp manifest import`: what a server, a document, an application or a client exposes."""
+"""`pdp scan` and `pdp manifest import`: read the tools of a server, document, application or client."""
 
 from os.path import lexists
 from pathlib import Path
@@ -6,9 +6,9 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from pdp.cli.files import needed, project_with, read_rules
+from pdp.cli.files import project_with, read_rules, required
 from pdp.cli.options import AsJson, Governance, Manifest, command_app, file_option
-from pdp.cli.output import complain, print_answer, write_text
+from pdp.cli.output import print_answer, print_error, write_text
 from pdp.errors import UsageError
 from pdp.scan.draft import drafted_manifest
 from pdp.scan.exposed import (
@@ -29,68 +29,69 @@ _READERS: Final = {
     "mcp": mcp_tools, "openapi": openapi_tools,
 }  # fmt: skip
 _Kind = Annotated[
-    Literal["agt", "app", "command", "hooks", "mcp", "openapi"], typer.Argument(metavar="KIND", help="Of the source.")
+    Literal["agt", "app", "command", "hooks", "mcp", "openapi"],
+    typer.Argument(metavar="KIND", help="The kind of the source."),
 ]
 _WHAT: Final = (
-    "agt: a manifest of the Agent Governance Toolkit. app: MODULE:OBJECT; the module is imported, and so run. command: "
-    "-- and what starts an MCP server. hooks: a client whose settings count in this folder. mcp: a server's URL, or a "
-    "file with its answer to tools/list. openapi: a document."
+    "agt: a manifest of the Agent Governance Toolkit. app: MODULE:OBJECT; the module is imported and runs. command: "
+    "-- and the command that starts an MCP server. hooks: a client with settings for this folder. mcp: the URL of an "
+    "MCP server, or a file with its tools/list answer. openapi: an OpenAPI document."
 )
 _Source = Annotated[list[str], typer.Argument(metavar="SOURCE...", help=_WHAT)]
-_Output = Annotated[Path | None, file_option("--output", "-o", help="Where to write it; stdout if absent.")]
+_Output = Annotated[Path | None, file_option("--output", "-o", help="The file to write. Default: stdout.")]
 
 
 @app.command("scan")
 def scan(
     kind: _Kind, source: _Source, manifest: Manifest = None, governance: Governance = None, as_json: AsJson = False
 ) -> None:
-    """Find what a server, a document, an application or a client exposes otherwise than the manifest says.
+    """Compare the tools of a server, document, application or client with the manifest.
 
-    That is undeclared tools, drift of schemas, risk that the manifest makes little of, and switches that show all.
+    Finds undeclared tools, changed schemas, understated risks, and settings that expose all tools of a server.
     Exit code: 0 nothing found, 1 findings, 2 bad usage, or a source that cannot be read.
     """
     project = project_with(manifest=manifest, governance=governance)
-    rules = read_rules(needed(project.manifest, "manifest", "--manifest"), project.governance)
-    found = list(findings(exposure := _exposure(kind, source), rules))
-    lines = [text for at in found for text in (": ".join(filter(None, at[:-1])), f"    hint: {at.hint}")]
-    failing = sum(at.kind != "absent" for at in found)
-    answer = {"tools": len(exposure.tools), "findings": [at._asdict() for at in found]}
+    rules = read_rules(required(project.manifest, "manifest", "--manifest"), project.governance)
+    reported = list(findings(exposure := _exposure(kind, source), rules))
+    lines = [text for at in reported for text in (": ".join(filter(None, at[:-1])), f"    hint: {at.hint}")]
+    failing = sum(at.kind != "absent" for at in reported)
+    answer = {"tools": len(exposure.tools), "findings": [at._asdict() for at in reported]}
     print_answer(answer, [*lines, f"tools: {len(exposure.tools)}, findings: {failing}"], as_json=as_json)
     raise typer.Exit(bool(failing))
 
 
 def draft(kind: _Kind, source: _Source, output: _Output = None, as_json: AsJson = False) -> None:
-    """Write a first manifest of what a server, a document, an application or a client exposes; nothing is overwritten.
+    """Write a first manifest for the tools of a server, document, application or client. Never overwrites a file.
 
-    Strictest first: each call is denied until somebody has reviewed the lines marked `review`. What governance has to
-    accept is written beside it, as NAME.governance.yaml. Exit code: 0 written, 1
-    written without tools that no manifest can have, 2 bad usage, or a source that cannot be read.
+    The manifest is strict: each call is denied until you have reviewed the lines marked `review`. The settings that
+    governance must accept are written to NAME.governance.yaml.
+    Exit code: 0 written, 1 written without tools that a manifest cannot describe, 2 bad usage or unreadable source.
     """
     rules = None if output is None else output.with_suffix(f".governance{output.suffix}")
     for file in filter(None, (output, rules)):
         if lexists(file):
-            raise UsageError(f"{file}: is there already, and nothing is overwritten", hint="name a new file")
-    made = drafted_manifest(_exposure(kind, source).tools)
-    for note, names in made.read.items():
-        complain(f"{note}: {', '.join(names)}")
-    for name, why in made.left_out:
-        complain(f"left out: {name!r:.200}: {why}")
-    if not made.tools and not made.left_out:
-        complain(f"{source[0]}: exposes no tool")
-    lines, options = made.manifest.splitlines(), ""
-    if made.governance and rules is None:
-        complain(f"it loads with this governance file:\n{made.governance}")
+            raise UsageError(f"{file}: exists already and is not overwritten", hint="give a new file")
+    drafted = drafted_manifest(_exposure(kind, source).tools)
+    for note, names in drafted.read.items():
+        print_error(f"{note}: {', '.join(names)}")
+    for name, why in drafted.left_out:
+        print_error(f"left out: {name!r:.200}: {why}")
+    if not drafted.tools and not drafted.left_out:
+        print_error(f"{source[0]}: exposes no tools")
+    lines, options = drafted.manifest.splitlines(), ""
+    if drafted.governance and rules is None:
+        print_error(f"the manifest needs this governance file:\n{drafted.governance}")
     if output is not None and rules is not None:
-        write_text(output, made.manifest)
-        if made.governance:
-            write_text(rules, made.governance)
+        write_text(output, drafted.manifest)
+        if drafted.governance:
+            write_text(rules, drafted.governance)
             options = f" --governance {rules}"
         lines = [f"{output}: review it, then: pdp init --from {output}{options}"]
-    print_answer(made._asdict(), lines, as_json=as_json)
-    raise typer.Exit(bool(made.left_out))
+    print_answer(drafted._asdict(), lines, as_json=as_json)
+    raise typer.Exit(bool(drafted.left_out))
 
 
 def _exposure(kind: str, source: list[str]) -> Exposure:
     if len(source) > 1 and kind != "command":
-        raise UsageError(f"{kind}: {len(source)} sources", hint="name one")
+        raise UsageError(f"{kind}: {len(source)} sources given, expected one", hint="give one source")
     return _READERS[kind](*source)

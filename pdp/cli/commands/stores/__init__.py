@@ -1,6 +1,6 @@
-"""Commands on what outlives a call, through the stores' protocols. A module is imported when its group is run.
+"""Commands on stored data. A module is imported when its group runs.
 
-stores     the stores that a command names; the database's tables, keys and budgets whose outcome is unknown
-approvals  what people are asked to approve, and their decisions on it
+stores     `pdp db`, `pdp keys` and `pdp budgets`: the database, and calls with an unknown outcome
+approvals  list, show and decide approvals
 token      access tokens of the decision service
 """

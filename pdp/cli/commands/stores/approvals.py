@@ -1,4 +1,4 @@
-"""`pdp approvals`: what people are asked to approve, and their decisions on it. The rules are those of `Approvals`."""
+"""`pdp approvals`: show, grant, deny and withdraw approvals. The class `Approvals` checks who may do this."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,33 +20,32 @@ from pdp.session import Person
 from pdp.stores.approvals import Approval, ApprovalState
 
 app = command_app(
-    "Decide on calls that wait for a person. Whoever can write to the store is trusted: the session file says who "
-    "decides, and nobody checks that it is the person at the terminal. With --service, the token says who decides."
+    "Decide on calls that wait for a person. The session file names the person who decides; its claims are not "
+    "verified, so protect the store. With --service, the token identifies the person."
 )
 
-ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval, as `pdp approvals list` shows it.")]
+ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id from `pdp approvals list`.")]
 Decider = Annotated[
-    Path | None,
-    file_option("--session", "-s", help="Whose decision it is: a session file, of which the claims count."),
+    Path | None, file_option("--session", "-s", help="A session file; its claims identify the person who decides.")
 ]
 ServiceUrl = Annotated[
     str | None,
     typer.Option(
         "--service",
         metavar="URL",
-        help="The decision service to ask, in the place of a store; whose decision it is, the token in PDP_TOKEN says.",
+        help="The URL of a decision service to use instead of a store. The token in PDP_TOKEN identifies the person.",
     ),
 ]
 
 
 @app.command("list")
 def listing(
-    every: Annotated[bool, typer.Option("--all", help="Also those that are decided, expired or used.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Include decided, expired and used approvals.")] = False,
     store: StoreUrl = None,
     service: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the approvals, in the order of being opened; without --all those that wait.
+    """List pending approvals, the oldest first; with --all, also decided, expired and used approvals.
 
     Exit code: 0 shown, 2 bad usage, 1 the store or service cannot be reached.
     """
@@ -62,15 +61,15 @@ def listing(
         f"{approval.id}  {approval.standing}  {approval.tool} for {_requesters(approval)}: "
         f"{', '.join(approval.reasons)}; {_quorum(approval)}, expires {approval.expires_at}"
         for approval in approvals
-    ] or ["no approval" if every else "no approval waits"]
+    ] or ["no approvals" if every else "no pending approvals"]
     print_answer([approval.as_json() for approval in approvals], lines, as_json=as_json)
 
 
 @app.command()
 def show(approval_id: ApprovalId, store: StoreUrl = None, service: ServiceUrl = None, as_json: AsJson = False) -> None:
-    """Show what is asked: tool, arguments, reasons, who asks, and who has granted it. Arguments are shown whole.
+    """Show an approval: tool, all arguments, reasons, requester, and who has granted the approval.
 
-    Exit code: 0 shown, 2 bad usage, 1 no approval of that id, or the store or service cannot be reached.
+    Exit code: 0 shown, 2 bad usage, 1 no approval with that id, or the store or service cannot be reached.
     """
     if service is not None:
         with _client(service, store) as client:
@@ -90,9 +89,9 @@ def grant(
     service: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Approve a call, as the person whose claims the session file has; with the last of the quorum it may run once.
+    """Approve a call, as the person in the session file. When enough people have approved the call, it may run once.
 
-    Exit code: 0 counted, 2 bad usage or file, 1 refused, or the store or service cannot be reached.
+    Exit code: 0 counted, 2 bad usage or file, 1 rejected, or the store or service cannot be reached.
     """
     _decide("grant", approval_id, session, store, audit, service, as_json=as_json)
 
@@ -101,15 +100,15 @@ def grant(
 def deny(
     approval_id: ApprovalId,
     session: Decider = None,
-    why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="The reason, for the record.")] = None,
+    why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="The reason, which is recorded.")] = None,
     store: StoreUrl = None,
     audit: StepAudit = None,
     service: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Deny a call, as the person whose claims the session file has; one denial is enough.
+    """Deny a call, as the person in the session file. One denial is enough to stop the call.
 
-    Exit code: 0 denied, 2 bad usage or file, 1 refused, or the store or service cannot be reached.
+    Exit code: 0 denied, 2 bad usage or file, 1 rejected, or the store or service cannot be reached.
     """
     _decide("deny", approval_id, session, store, audit, service, as_json=as_json, why=why)
 
@@ -123,9 +122,9 @@ def withdraw(
     service: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take a call back, as the one who asked for it.
+    """Withdraw an approval that you requested.
 
-    Exit code: 0 withdrawn, 2 bad usage or file, 1 refused, or the store or service cannot be reached.
+    Exit code: 0 withdrawn, 2 bad usage or file, 1 rejected, or the store or service cannot be reached.
     """
     _decide("withdraw", approval_id, session, store, audit, service, as_json=as_json)
 
@@ -145,7 +144,7 @@ def _decide(
         with _client(service, session, store, audit) as client:
             approval: Approval = getattr(client.approvals, step)(approval_id, **reason)
     elif session is None:
-        raise UsageError("nobody is named who decides", hint="name a session file with --session, or a --service")
+        raise UsageError("no session file is given", hint="name the person with --session FILE, or use --service URL")
     else:
         claims = read_session(session).claims
         with stores_named(store) as stores, step_audit(audit, stores) as log:
@@ -157,7 +156,7 @@ def _decide(
 
 def _client(service: str, *others: object) -> Client:
     if any(other is not None for other in others):
-        raise UsageError("--service stands for store, audit stream and session", hint="leave the others out")
+        raise UsageError("--service excludes --store, --audit and --session", hint="remove the other options")
     return Client(service)
 
 

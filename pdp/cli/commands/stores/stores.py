@@ -1,4 +1,4 @@
-"""`pdp db`, `pdp keys`, `pdp budgets`; and the stores that a command names, with its step recorded in a stream."""
+"""`pdp db`, `pdp keys` and `pdp budgets`; opens stores for commands and records their changes."""
 
 import os
 import time
@@ -13,7 +13,7 @@ import typer
 from pdp.audit.chain import AuditEvent, AuditLog, recordable
 from pdp.cli.files import key_of_environment, open_audit, project_with
 from pdp.cli.options import AsJson, By, command_app, file_option, user_name
-from pdp.cli.output import complain, print_answer
+from pdp.cli.output import print_answer, print_error
 from pdp.clock import to_milliseconds
 from pdp.documents import read_document
 from pdp.errors import PdpError, StoreError, UsageError
@@ -24,45 +24,42 @@ from pdp.stores.keys import KeyRecord
 from pdp.stores.url import OpenStores
 
 URL_VARIABLE: Final = "PDP_DATABASE_URL"
-"""Where the URL may stand instead of on the command line, which other users of the machine can read."""
+"""The environment variable for the database's URL, because other users can read a URL on the command line."""
 
-_URL: Final = f"sqlite:///agent.db or postgresql://...; else the variable {URL_VARIABLE}, else the project's."
+_URL: Final = f"sqlite:///agent.db or postgresql://... Default: the variable {URL_VARIABLE}, else the project's store."
 DatabaseUrl = Annotated[str | None, typer.Argument(metavar="[URL]", help=_URL)]
 StoreUrl = Annotated[str | None, typer.Option("--store", metavar="URL", help=_URL)]
 StepAudit = Annotated[
     Path | None,
     file_option(
         "--audit",
-        help="The application's audit stream; its head in PDP_AUDIT_HEAD. The database's, if it has one, if absent.",
+        help="The application's audit stream, with its head in PDP_AUDIT_HEAD. Default: the database's stream, if any.",
     ),
 ]
 
 
 def stores_named(url: str | None, *, upgrade: bool = False) -> AbstractContextManager[OpenStores]:
-    """Open the stores of the URL that the line, the variable or the project file states, in this order."""
+    """Open the stores at the URL from the command line, else from PDP_DATABASE_URL, else from the project file."""
     stated = url or os.environ.get(URL_VARIABLE) or project_with().store
     if stated is None:
-        hint = f"name one, as sqlite:///agent.db, set {URL_VARIABLE}, or state `store:` in {PROJECT_FILE}"
-        raise UsageError("no database is named", hint=hint)
+        hint = f"give a URL such as sqlite:///agent.db, set {URL_VARIABLE}, or write `store:` in {PROJECT_FILE}"
+        raise UsageError("no database is given", hint=hint)
     return closing(OpenStores(stated, upgrade=upgrade))
 
 
 def step_audit(audit: Path | None, stores: OpenStores) -> AbstractContextManager[AuditLog]:
-    """Open the stream of events of a step: the file that is named, else the database's, if a service writes one there.
-
-    Without one, it is said that no stream has it.
-    """
+    """Open the given audit file, else the database's stream if it has events. Without both, print a note."""
     if audit is None:
         own = stores.open_audit(key_of_environment())
         if own.last_seq() >= 0:
             return closing(own)
-        complain("note: no audit stream records this step; name the application's with --audit")
+        print_error("note: this change is not recorded; give the application's audit stream with --audit")
     return closing(open_audit(audit))
 
 
 @contextmanager
 def recorded(log: AuditLog, event: AuditEvent) -> Iterator[None]:
-    """Record a step and then make it, as every step: what cannot be recorded does not happen."""
+    """Record a change before the `with` block makes the change, so that no change is unrecorded."""
     log.append(event)
     try:
         yield
@@ -71,12 +68,14 @@ def recorded(log: AuditLog, event: AuditEvent) -> Iterator[None]:
         raise
 
 
-db_app = command_app("The database with idempotency keys, actions, approvals and runs of agents.")
+db_app = command_app(
+    "Create, upgrade and prune the database with idempotency keys, actions, approvals and runs of agents."
+)
 
 
 @db_app.command("upgrade")
 def upgrade(url: DatabaseUrl = None, as_json: AsJson = False) -> None:
-    """Make the tables, or bring those of an older release up to date.
+    """Create the tables of the database, or upgrade the tables of an older release.
 
     Exit code: 0 up to date, 2 bad usage, 1 the database cannot be reached, or is of a newer release.
     """
@@ -89,9 +88,9 @@ def upgrade(url: DatabaseUrl = None, as_json: AsJson = False) -> None:
 
 @db_app.command("prune")
 def prune(url: DatabaseUrl = None, as_json: AsJson = False) -> None:
-    """Forget the results of calls whose time to live is over, runs in which nobody called for a day, and spent limits.
+    """Delete expired results of calls, runs without a call for a day, and budget windows that have ended.
 
-    Exit code: 0 forgotten, 2 bad usage, 1 the database cannot be reached, or is of another release.
+    Exit code: 0 deleted, 2 bad usage, 1 the database cannot be reached, or is of another release.
     """
     with stores_named(url) as stores:
         now = time.time()
@@ -99,26 +98,27 @@ def prune(url: DatabaseUrl = None, as_json: AsJson = False) -> None:
             "forgotten": stores.keys.prune(now), "runs": stores.ledger.prune(now), "budgets": stores.budgets.prune(now),
         }  # fmt: skip
         forgotten = f"results {counts['forgotten']}, runs {counts['runs']}, budgets {counts['budgets']}"
-        line = f"{stores.name}: forgotten: {forgotten}"
+        line = f"{stores.name}: deleted: {forgotten}"
         print_answer({"database": stores.name, **counts}, [line], as_json=as_json)
 
 
 _WITHOUT_RESULT: Final = Execution(
     failure=Failure(
         FailureCode.TOOL_EXECUTION_FAILED,
-        "the tool ran under this idempotency key before; a person settled it, without the result",
+        "the tool already ran with this idempotency key, and a person recorded the outcome without the tool's result",
         {"effect": "done"},
     )
 )
 
 keys_app = command_app(
-    "Calls that were started and of which nobody knows what came: look at the system, then settle them."
+    "Settle calls with an unknown outcome: check in the tool's system whether the tool took effect, then record "
+    "the outcome."
 )
 
 
 @keys_app.command("list")
 def list_keys(store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Show the keys that are settled by nobody but a person, in the order of being begun.
+    """List the calls with an unknown outcome, which only a person can settle, the oldest first.
 
     Exit code: 0 shown, 2 bad usage, 1 the store cannot be reached.
     """
@@ -130,40 +130,40 @@ def list_keys(store: StoreUrl = None, as_json: AsJson = False) -> None:
         + (f": {key['failure']['message']}" if key["failure"] else "")
         for key in keys
     ]
-    print_answer(keys, lines or ["no key has an unknown outcome"], as_json=as_json)
+    print_answer(keys, lines or ["no calls with an unknown outcome"], as_json=as_json)
 
 
 @keys_app.command("settle")
 def settle_key(
-    key_id: Annotated[str, typer.Argument(metavar="ID", help="The key, as `pdp keys list` shows it.")],
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="The id from `pdp keys list`.")],
     outcome: Annotated[
         Literal["done", "not-done"],
-        typer.Option("--outcome", help="Whether the effect happened; not-done frees the key for another call."),
+        typer.Option("--outcome", help="Whether the tool took effect; not-done allows another call with the key."),
     ],
     result: Annotated[
         Path | None,
-        file_option("--result", help="With done: the tool's result, JSON, for whoever makes the call again."),
+        file_option("--result", help="With done: the tool's result as JSON, returned if the call is repeated."),
     ] = None,
     by: By = None,
     store: StoreUrl = None,
     audit: StepAudit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Settle a key of unknown outcome, and the action of its approval, after somebody has looked what happened.
+    """Settle a call with an unknown outcome, and its approved action, after you have checked what happened.
 
-    Exit code: 0 settled, 2 bad usage, file or key, 1 the store cannot be reached, or somebody else was quicker.
+    Exit code: 0 settled, 2 bad usage, file or key, 1 the store cannot be reached, or another person settled it first.
     """
     done = outcome == "done"
     execution = _WITHOUT_RESULT if done else None
     if result is not None:
         if not done:
-            raise UsageError("--result says nothing with --outcome not-done", hint="leave one of them out")
+            raise UsageError("--result has no effect with --outcome not-done", hint="remove one of them")
         execution = Execution(result=read_document(result).value)
     with stores_named(store) as stores, step_audit(audit, stores) as log:
         now = time.time()
         record = next((record for record in stores.keys.unknown(now) if record.id == key_id), None)
         if record is None:
-            raise UsageError(f"{key_id}: no key of unknown outcome has that id", hint="see: pdp keys list")
+            raise UsageError(f"{key_id}: no call with an unknown outcome has this id", hint="see: pdp keys list")
         event: AuditEvent = {
             "time": to_milliseconds(now), "type": "key.settled", "subject": recordable(user_name(by)),
             "tool_name": recordable(record.key.tool), "idempotency_key": recordable(record.key.key),
@@ -172,7 +172,7 @@ def settle_key(
         with recorded(log, event):
             stores.keys.settle(record.key, execution, now=now)
         _settle_action(stores, record, ActionState.COMMITTED if done else ActionState.FAILED)
-    line = f"settled as {outcome}; {'a call with it gets this outcome' if done else 'it is free again'}"
+    line = f"settled as {outcome}; {'a repeated call gets this outcome' if done else 'the key can be used again'}"
     print_answer({**_as_json(record), "outcome": outcome}, [line], as_json=as_json)
 
 
@@ -191,58 +191,59 @@ def _as_json(record: KeyRecord) -> dict[str, Any]:
     }  # fmt: skip
 
 
-budgets_app = command_app(
-    "Amounts that calls hold of which nobody knows what came: look at the system, then settle them."
-)
+budgets_app = command_app("Settle amounts reserved by calls with an unknown outcome: check the tool's system first.")
 
 
 @budgets_app.command("list")
 def list_budgets(store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Show the amounts that are settled by nobody but a person; the id is that of the call's decision in the audit.
+    """List the amounts that calls with an unknown outcome reserve. An id is a `decision_id` of the audit stream.
 
     Exit code: 0 shown, 2 bad usage, 1 the store cannot be reached.
     """
     with stores_named(store) as stores:
-        held = [reservation.as_json() for reservation in stores.budgets.unknown(time.time())]
+        reservations = [reservation.as_json() for reservation in stores.budgets.unknown(time.time())]
     lines = [
         f"{entry['id']}  {entry['amount']} of {entry['limit']}, {entry['per']} {' '.join(entry['holder'])}"
-        for entry in held
+        for entry in reservations
     ]
-    print_answer(held, lines or ["no call of unknown outcome holds anything"], as_json=as_json)
+    print_answer(reservations, lines or ["no amounts are reserved by calls with an unknown outcome"], as_json=as_json)
 
 
 @budgets_app.command("settle")
 def settle_budget(
-    reservation_id: Annotated[str, typer.Argument(metavar="ID", help="The call, as `pdp budgets list` shows it.")],
+    reservation_id: Annotated[str, typer.Argument(metavar="ID", help="The id from `pdp budgets list`.")],
     outcome: Annotated[
         Literal["spent", "released"],
-        typer.Option("--outcome", help="Whether the call has spent what it holds; released gives it back."),
+        typer.Option("--outcome", help="Whether the call spent the amounts; released returns them to the budget."),
     ],
     by: By = None,
     store: StoreUrl = None,
     audit: StepAudit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Settle all that a call of unknown outcome holds, after somebody has looked what happened.
+    """Settle all amounts that a call with an unknown outcome reserves, after you have checked what happened.
 
     Exit code: 0 settled, 2 bad usage or id, 1 the store cannot be reached.
     """
     with stores_named(store) as stores, step_audit(audit, stores) as log:
         now = time.time()
-        held = [entry.as_json() for entry in stores.budgets.unknown(now) if entry.id == reservation_id]
+        settled = [entry.as_json() for entry in stores.budgets.unknown(now) if entry.id == reservation_id]
         event: AuditEvent = {
             "time": to_milliseconds(now), "type": "budget.settled", "subject": recordable(user_name(by)),
             "decision_id": recordable(reservation_id), "status": outcome,
-            "spent": [{"limit": entry["limit"], "used": entry["amount"], "window_ends": None} for entry in held],
+            "spent": [{"limit": entry["limit"], "used": entry["amount"], "window_ends": None} for entry in settled],
         }  # fmt: skip
-        nothing = UsageError(f"{reservation_id}: no call of unknown outcome has that id", hint="see: pdp budgets list")
-        if not held:
+        nothing = UsageError(
+            f"{reservation_id}: no call with an unknown outcome has this id", hint="see: pdp budgets list"
+        )
+        if not settled:
             raise nothing
         with recorded(log, event):
-            # Of several who settle it, one does: what is spent by then is given back by nobody else.
+            # If several people settle the same reservation at once, only the first succeeds, so a spent amount is never
+            # released.
             if not stores.budgets.commit(reservation_id, unknown_at=now):
                 raise nothing
             if outcome == "released":
                 stores.budgets.release(reservation_id)
-    line = f"settled as {outcome}: {', '.join('{amount} of {limit}'.format_map(entry) for entry in held)}"
-    print_answer({"id": reservation_id, "outcome": outcome, "held": held}, [line], as_json=as_json)
+    line = f"settled as {outcome}: {', '.join('{amount} of {limit}'.format_map(entry) for entry in settled)}"
+    print_answer({"id": reservation_id, "outcome": outcome, "held": settled}, [line], as_json=as_json)

@@ -1,4 +1,4 @@
-"""`pdp token`: access tokens of the decision service, made where they are stored."""
+"""`pdp token`: creates access tokens of the decision service in its store."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,35 +14,34 @@ from pdp.service.security.principal import Scope
 from pdp.service.security.tokens import issue_token, token_event
 
 app = command_app(
-    "Access tokens of the decision service. Whoever can write to its store can make them; it need not run. All else "
-    "an administrator does over HTTP: /v1/tokens."
+    "Create access tokens of the decision service. Needs write access to its store; the service need not run. "
+    "List and revoke tokens over HTTP: /v1/tokens."
 )
 
 
 @app.callback()
 def _group() -> None:
-    pass  # so that its one command keeps its name
+    pass  # a group with a single command would otherwise lose that command's name
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is for, for people.")],
-    scope: Annotated[list[Scope], typer.Option("--scope", help="What it is good for. May be repeated.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name that describes the token's use.")],
+    scope: Annotated[list[Scope], typer.Option("--scope", help="What the token permits. May be repeated.")],
     session: Annotated[
-        Path | None,
-        file_option("--session", "-s", help="Whom it stands for: a session file, of which the claims count."),
+        Path | None, file_option("--session", "-s", help="A session file; its claims identify the token's owner.")
     ] = None,
     expires_in: Annotated[
-        int, typer.Option("--expires-in", metavar="SECONDS", help="How long it counts; a year if absent.")
+        int, typer.Option("--expires-in", metavar="SECONDS", help="Seconds until the token expires. Default: one year.")
     ] = LIFETIME,
-    tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="The tenant whose token it is.")] = "default",
+    tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="The tenant of the token.")] = "default",
     store: StoreUrl = None,
     audit: StepAudit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token, and print it: it is stored as a digest, and nowhere to be read again.
+    """Create a token and print it. Only its digest is stored, so it cannot be shown again.
 
-    Exit code: 0 made, 2 bad usage or file, 1 the store cannot be reached.
+    Exit code: 0 created, 2 bad usage or file, 1 the store cannot be reached.
     """
     claims = {} if session is None else read_session(session).claims
     order = {"name": name, "scopes": scope, "claims": claims, "expires_in": expires_in}

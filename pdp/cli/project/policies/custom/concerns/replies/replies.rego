@@ -1,8 +1,8 @@
 # METADATA
 # title: Replies
 # description: |
-#   Whatever has a recipient goes to customers and partners only. A concern adds reasons to deny, or to ask a person:
-#   it never grants.
+#   Calls with a recipient may go to customers and partners only. A concern adds reasons to deny a call, or to require
+#   approval. It never grants a call.
 package custom.concerns.replies
 
 import data.authz.lib.reason
@@ -10,7 +10,7 @@ import rego.v2
 
 # METADATA
 # title: Recipient not allowed
-# description: The recipient's mail domain is not one that the desk answers to.
+# description: The desk does not answer to the recipient's mail domain.
 # custom:
 #   code: replies.recipient_not_allowed
 deny contains reason.new(rego.metadata.rule(), {}) if {
@@ -18,7 +18,7 @@ deny contains reason.new(rego.metadata.rule(), {}) if {
 	not _allowed(recipient)
 }
 
-# What is allowed is a rule of its own: a recipient or a setting that is missing or mistyped is then not allowed.
+# A separate rule, so that a missing or mistyped recipient or setting is not allowed.
 _allowed(recipient) if {
 	is_string(recipient)
 	parts := split(recipient, "@")
