@@ -1,7 +1,6 @@
-"""What a call takes of its cumulative limits: how many units of which budget, and what the policy is shown of it.
+"""The amounts that a call takes from its cumulative limits, and the `context.spent` that the policy reads.
 
-A budget is one sum: of one tenant, limit, window, and subject, agent, run, tool or resource. Amounts are whole numbers
-of the limit's unit, worked out in decimals: in binary fractions, 0.1 and 0.2 are more than 0.3.
+A budget is the sum for one tenant, limit, holder and time window. Amounts are decimals, because binary 0.1 + 0.2 > 0.3.
 """
 
 from __future__ import annotations
@@ -20,23 +19,24 @@ from pdp.manifest.model import Limit
 from pdp.request import Request
 from pdp.session import Session
 
-MOST: Final = 10**15  # how many units a sum may have: up to here, each has a JSON number of its own
-RUN_SECONDS: Final = 30 * 86_400.0  # how long what a run has spent is remembered
+# The largest total that a limit counts, in units. JSON represents every whole number up to this total exactly.
+MOST: Final = 10**15
+RUN_SECONDS: Final = 30 * 86_400.0  # The amounts of a run are kept for this many seconds.
 _UNIT: Final = "0.01"
 _DAY: Final = 86_400.0
-_MONDAY: Final = 4 * _DAY  # 5 January 1970
+_MONDAY: Final = 4 * _DAY  # Weeks are counted from 5 January 1970, which was a Monday.
 _LONGEST_CURRENCY: Final = 64
 
 
 class Window(NamedTuple):
-    """How long an amount counts: `seconds` from its call on, or to the end of the calendar days; None: for the run."""
+    """How long an amount counts: `seconds` after the call, or until a calendar period ends; None for the whole run."""
 
     seconds: float | None
     calendar: bool = False
 
     @classmethod
     def of(cls, limit: Limit) -> Window:
-        """Return the window that a limit states."""
+        """Return the window that a limit declares."""
         if limit.window is None:
             return cls(None)
         if isinstance(limit.window, str):
@@ -44,7 +44,7 @@ class Window(NamedTuple):
         return cls(limit.window.days * _DAY, calendar=True)
 
     def end(self, now: float) -> float:
-        """Return when an amount that is taken at `now` counts no more."""
+        """Return the time at which an amount spent at `now` stops counting."""
         if self.seconds is None:
             return now + RUN_SECONDS
         if not self.calendar:
@@ -53,12 +53,9 @@ class Window(NamedTuple):
 
 
 class Take(NamedTuple):
-    """What one call takes of one budget.
+    """The amount, in units, that a call takes from a budget, whose sum is limited to `cap` and has one `currency`.
 
-    Attributes:
-        budget: the digest of `names`, which say for people what budget it is.
-        amount: in units; taken only where the sum does not pass `cap` with it.
-        currency: what the amount is in; it is taken only where the sum is in the same one.
+    `names` describes the budget as JSON: tenant, limit, holder, unit and window. `budget` is the digest of `names`.
     """
 
     budget: str
@@ -70,7 +67,7 @@ class Take(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """What a budget holds, in units; `until` is when the first of it counts no more, None where it is empty."""
+    """The current sum of a budget, in units. `until` is when its oldest amount stops counting; None without amounts."""
 
     used: int
     until: float | None = None
@@ -78,9 +75,9 @@ class Spent(NamedTuple):
 
 
 class Spending(NamedTuple):
-    """What a call takes of one cumulative limit; `take` is None where it can take nothing, as `problem` says.
+    """The amount that a call takes from one cumulative limit. A `replayed` call takes nothing.
 
-    `replayed`: it takes nothing, as its tool will not run again.
+    `take` is None if the amount cannot be determined; `problem` says why.
     """
 
     limit: str
@@ -90,21 +87,23 @@ class Spending(NamedTuple):
     replayed: bool = False
 
     def units(self, cap: float) -> int:
-        """Return how many whole units a cap has."""
+        """Convert a cap to units, rounded down."""
         return int(min(Decimal(str(cap)), MOST * self.unit) // self.unit)
 
     def number(self, units: int) -> float:
-        """Return units as the number that arguments and caps are stated in."""
+        """Convert units to an amount as used in arguments and caps."""
         value = units * self.unit
         return int(value) if value == value.to_integral_value() else float(value)
 
     def as_context(self, spent: Spent, now: float) -> dict[str, Any]:
-        """Return the entry of `context.spent`: with what is spent, or with the problem alone."""
+        """Return the limit's entry in `context.spent`: the sum and the call's amount, or only the problem."""
         problem, take = self.problem, self.take
         if take is not None and spent.used + take.amount > MOST:
-            problem = "the sum would be too large to be counted"
+            problem = "the total would exceed the largest amount that a limit can count"
         elif take is not None and take.amount and spent.used and spent.currency != take.currency:
-            problem = f"the sum is in {spent.currency}, and one sum has one currency"
+            problem = (
+                f"the amounts counted so far are in {spent.currency}, and a limit cannot add up several currencies"
+            )
         if take is None or problem:
             return {"limit": self.limit, "problem": problem}
         until = take.window.end(now) if take.window.calendar else spent.until
@@ -119,11 +118,8 @@ class Spending(NamedTuple):
 
 
 def spendings(checked: Checked, session: Session, request: Request, tenant: str, *, replayed: bool) -> list[Spending]:
-    """Return what a call takes of each cumulative limit of its tool, one for each name.
-
-    `tenant` is who issues subjects. `replayed`: the call has been made before, and takes nothing again.
-    """
-    arguments, taken = checked.proposal.arguments, []
+    """Return a `Spending` for each cumulative limit of the call's tool. `tenant` is the issuer of the subject."""
+    arguments, result = checked.proposal.arguments, []
     limits = (limit for limit in checked.tool.entry.limits if limit.per is not None)
     for name, group in groupby(limits, key=lambda limit: limit.limit):
         first, *more = group
@@ -136,20 +132,20 @@ def spendings(checked: Checked, session: Session, request: Request, tenant: str,
             take = nothing if replayed else _with_amount(nothing, (first, *more), arguments, unit)
         except ValueError as error:
             problem = str(error)
-        taken.append(Spending(name, unit, take, problem, replayed and take is not None))
-    return taken
+        result.append(Spending(name, unit, take, problem, replayed and take is not None))
+    return result
 
 
 def _with_amount(take: Take, limits: Sequence[Limit], arguments: Mapping[str, Any], unit: Decimal) -> Take:
     amount = sum(_amount(limit, arguments, unit) for limit in limits)
     currency, *others = {_currency(limit, arguments) for limit in limits}
     if others:
-        raise ValueError("one sum has one currency, and the call names several")
+        raise ValueError("the call names several currencies, but a limit cannot add up several currencies")
     return take._replace(amount=amount, currency=currency)
 
 
 def _holder(limit: Limit, checked: Checked, session: Session, request: Request) -> list[str]:
-    """Return who or what a budget is of; ValueError where the call does not say."""
+    """Return the holder of the call's budget, such as the subject. Raise ValueError if a run's budget has no run id."""
     claims = session.claims
     subject = str(claims.get("sub"))
     if limit.per == "tool":
@@ -157,7 +153,7 @@ def _holder(limit: Limit, checked: Checked, session: Session, request: Request) 
     if limit.per == "resource":
         return [*request.resource[:2]]
     if limit.per == "agent":
-        # Without an agent, the subject is who acts.
+        # If the claims name no agent, the subject itself is the actor.
         act = claims.get("act")
         agent = session.agent or (act.get("sub") if isinstance(act, dict) else None)
         return ["agent", str(agent)] if agent else ["subject", subject]
@@ -176,7 +172,7 @@ def _amount(limit: Limit, arguments: Mapping[str, Any], unit: Decimal) -> int:
         raise ValueError(f"{limit.argument} is not a number of at least zero")
     amount = Decimal(str(value))
     if amount > MOST * unit:
-        raise ValueError(f"{limit.argument} is too large to be counted")
+        raise ValueError(f"{limit.argument} exceeds the largest amount that a limit can count")
     if amount % unit:
         raise ValueError(f"{limit.argument} is not a multiple of {unit}")
     return int(amount / unit)
@@ -187,5 +183,5 @@ def _currency(limit: Limit, arguments: Mapping[str, Any]) -> str | None:
         return None
     value = arguments.get(limit.currency)
     if not (isinstance(value, str) and value.isprintable() and 0 < len(value) <= _LONGEST_CURRENCY):
-        raise ValueError(f"{limit.currency} is not a currency")
+        raise ValueError(f"{limit.currency} must be 1 to {_LONGEST_CURRENCY} printable characters")
     return value

@@ -1,7 +1,7 @@
-"""The checks that a proposal passes before the policy is asked; `pdp.contract.request` has their order.
+"""The checks that a proposal must pass before the policy is asked. `pdp.contract.request` defines their order.
 
-A check gets what has passed so far and returns it, changed or not, or a rejection with a fixed code (tool registry
-document, enforcement hops 2 to 4; tool boundary document, normative requirements).
+A check returns the call, which it may have corrected, or a rejection with a fixed code (tool registry document,
+enforcement hops 2 to 4; tool boundary document, normative requirements).
 """
 
 from __future__ import annotations
@@ -16,26 +16,23 @@ from pdp.json import canonical, digest
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, RejectionCode
 from pdp.session import Session
 
-if TYPE_CHECKING:  # loaded only for tools that have them
+if TYPE_CHECKING:  # Only tools with invariants need this module at run time.
     from pdp.contract.invariants import Invariants, Trip
 
 _log = logging.getLogger("pdp.contract")
 
 _MOST_FAULTS: Final = 5
-# Nested lists and objects in an argument that names sources, as in the concern `provenance`.
+# The maximum depth of lists and objects in an argument that names sources. The concern `provenance` has the same limit.
 _DEEPEST: Final = 4
-# As Unicode and Rego's `trim_space` have it; Python's own `strip` takes four control characters more.
+# White space as defined by Unicode and by Rego's `trim_space`. Python's `strip` would also remove four control
+# characters.
 _WHITE_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
 
 
 class Checked(NamedTuple):
-    """A proposal that has passed every check.
-
-    `proposal`, after correction, is what is decided on and what runs. `idempotency_key` is the session's, or derived.
-    `config` is resolved and read-only. `trips` are the invariants that were corrected, in their order.
-    """
+    """A call that has passed its checks, after corrections. The idempotency key is from the session or derived."""
 
     tool: CompiledTool
     proposal: Proposal
@@ -47,14 +44,10 @@ class Checked(NamedTuple):
 
 
 class Rejected(NamedTuple):
-    """A proposal that a check has stopped, with what was known of it by then; the policy is not asked.
+    """A proposal that failed the named `check`, so the policy is not asked. Fields that are not known yet are None.
 
-    Attributes:
-        check: which one, of `pdp.contract.request.CHECKS`.
-        proposal: as the model made it, or as invariants corrected it; None when it could not be read.
-        rejection: None when an invariant dropped the call from its plan, and when the decision that stands beside it
-            says why: a DENY, as of a config that cannot be resolved.
-        schema_valid, idempotency_missing: None when the check was not reached.
+    `proposal` is None if it could not be read. `rejection` is None if the call was pruned, or if a DENY decision gives
+    the reason. `schema_valid` and `idempotency_missing` are None if they were not checked.
     """
 
     check: str
@@ -68,34 +61,34 @@ class Rejected(NamedTuple):
 
 
 class Proposed(NamedTuple):
-    """What a check asks beside the proposal: the session, and for a plan the steps before the call (`check`)."""
+    """The session of a proposal and, if the proposal is a step of a plan, the plan's steps before the proposal."""
 
     session: Session
     before: Sequence[Any] | None = None
 
 
 def writes(checked: Checked, _: Proposed) -> Checked | Rejected:
-    """Reject a tool that writes canonical memory."""
+    """Reject a call of a tool that writes canonical memory, because a model may only propose changes to this memory."""
     if checked.tool.entry.writes != "canonical":
         return checked
-    reason = f"{checked.proposal.tool} writes canonical memory, and no model may call it: propose the change instead"
+    reason = f"{checked.proposal.tool} writes canonical memory, so no model may call it: propose the change instead"
     rejection = Rejection(RejectionCode.DIRECT_CANONICAL_WRITE_FORBIDDEN, reason)
     return Rejected("writes", checked.proposal, rejection, checked.tool)
 
 
 def schema(checked: Checked, _: Proposed) -> Checked | Rejected:
-    """Hold the arguments against the tool's schema."""
+    """Validate the arguments against the tool's schema."""
     tool, proposal = checked.tool, checked.proposal
     if len(proposal.text) <= tool.free_bytes and tool.validator.is_valid(proposal.arguments):
         return checked
-    # A source that names nothing is missing, whatever the schema says about it: see `provenance`.
+    # A source with an empty value counts as missing even if the schema allows it, as in the concern `provenance`.
     empty = {name for name in tool.entry.provenance.required if not names_source(proposal.arguments.get(name))}
     stated = {name: value for name, value in proposal.arguments.items() if name not in empty}
     fault, details = schema_fault(tool, stated, len(proposal.text))
     if fault is not None:
         faulty = Rejection(RejectionCode.INVALID_PAYLOAD, fault, {"faults": details})
         return Rejected("schema", proposal, _masked(faulty, tool, proposal.arguments), tool, schema_valid=False)
-    unsourced = _unsourced(checked)
+    unsourced = _missing_sources(checked)
     if unsourced is None or tool.validator.is_valid(proposal.arguments):
         return checked
     rejected = rejection_of("provenance", checked._replace(idempotency_key=None), unsourced)
@@ -103,7 +96,7 @@ def schema(checked: Checked, _: Proposed) -> Checked | Rejected:
 
 
 def config(checked: Checked, proposed: Proposed) -> Checked:
-    """Resolve the config that the tool declares. ConfigError: a value cannot be normalised."""
+    """Resolve the tool's config. Raise ConfigError if a value cannot be normalised."""
     declared = checked.tool.config
     if declared is None:
         return checked
@@ -118,12 +111,12 @@ def invariants(checked: Checked, proposed: Proposed) -> Checked | Rejected:
 
 
 def idempotency(checked: Checked, _: Proposed) -> Checked | Rejected:
-    """Derive a key that is required and absent, or reject the call."""
+    """Require an idempotency key: derive a missing key if the tool allows this, otherwise reject the call."""
     tool = checked.tool
     if not tool.entry.idempotency.required or checked.idempotency_key is not None:
         return checked
     if not tool.derives_key:
-        reason = f"{checked.proposal.tool} needs an idempotency key, and the session has none"
+        reason = f"{checked.proposal.tool} needs an idempotency key, but the session has none"
         rejection = Rejection(RejectionCode.INVALID_PAYLOAD, reason)
         return rejection_of("idempotency", checked, rejection)._replace(idempotency_missing=True)
     derived = digest(canonical([tool.entry.name, checked.proposal.arguments]))
@@ -131,11 +124,11 @@ def idempotency(checked: Checked, _: Proposed) -> Checked | Rejected:
 
 
 def provenance(checked: Checked, _: Proposed) -> Checked | Rejection:
-    """Reject a call that names no source where its tool demands one."""
-    return _unsourced(checked) or checked
+    """Reject a call that names no source although its tool requires one."""
+    return _missing_sources(checked) or checked
 
 
-def _unsourced(checked: Checked) -> Rejection | None:
+def _missing_sources(checked: Checked) -> Rejection | None:
     required = checked.tool.entry.provenance.required
     if not required:
         return None
@@ -149,7 +142,7 @@ def _unsourced(checked: Checked) -> Rejection | None:
 def rejection_of(
     name: str, checked: Checked, rejection: Rejection, passed: Collection[str] = ("schema", "idempotency")
 ) -> Rejected:
-    """Return the rejection of a call by the check `name`; `passed` are the checks before it."""
+    """Return the rejection of a call by the check `name`. `passed` names the checks that the call passed before."""
     return Rejected(
         name,
         checked.proposal,
@@ -163,9 +156,9 @@ def rejection_of(
 
 
 def schema_fault(tool: CompiledTool, arguments: dict[str, Any], size: int) -> tuple[str | None, list[dict[str, Any]]]:
-    """Return why a tool takes no such arguments, of `size` bytes, in words and for programs; None: it takes them."""
+    """Return why the schema or the size limit rejects the arguments, as text and as details; None if valid."""
     if size > tool.max_bytes:
-        return f"arguments have {size} bytes, at most {tool.max_bytes} are admitted", []
+        return f"arguments have {size} bytes, but at most {tool.max_bytes} are allowed", []
     lines, details = tool.validator.explained(arguments, "arguments")
     return "; ".join(lines[:_MOST_FAULTS]) or None, details[:_MOST_FAULTS]
 
@@ -173,7 +166,7 @@ def schema_fault(tool: CompiledTool, arguments: dict[str, Any], size: int) -> tu
 def _corrected(
     passed: Checked, invariants: Invariants, session: Session, before: Sequence[Any] | None
 ) -> Checked | Rejected:
-    # Only a tool with invariants needs them.
+    # Tools without invariants do not need this module.
     from pdp.contract.invariants import InvariantContext, plan_before  # noqa: PLC0415
 
     tool, proposal, tried = passed.tool, passed.proposal, [passed.proposal.arguments]
@@ -185,13 +178,14 @@ def _corrected(
 
     result = invariants.applied(proposal.arguments, context, fault)
     for trip in result.trips:
-        _log.info("%s: invariant %s tripped: %s", tool.entry.name, trip.invariant, trip.resolution)
+        _log.info("%s: violated invariant %s: %s", tool.entry.name, trip.invariant, trip.resolution)
     stopped = Rejected("invariants", proposal, None, tool, schema_valid=True, trips=result.trips)
     if result.rejection is not None or result.pruned:
         return stopped._replace(rejection=_masked(result.rejection, tool, *tried))
     if result.arguments is not proposal.arguments:
         try:
-            # Read anew, and so within the bounds of a proposal and in its one canonical form.
+            # The corrected proposal is parsed again, so that the limits and the canonical form of proposals apply to
+            # it.
             proposal = Proposal.read(replace(proposal, arguments=result.arguments))
         except ProposalRejectedError as error:
             return stopped._replace(rejection=Rejection(error.rejection, error.message))
@@ -199,17 +193,16 @@ def _corrected(
 
 
 def _masked(rejection: Rejection | None, tool: CompiledTool, *arguments: dict[str, Any]) -> Rejection | None:
-    """Return a rejection whose reason quotes no value of a sensitive argument, as proposed or as corrected."""
     if rejection is None or not tool.entry.sensitive:
         return rejection
-    from pdp.contract.sensitive import Mask  # noqa: PLC0415 - only tools with sensitive arguments
+    from pdp.contract.sensitive import Mask  # noqa: PLC0415 - only needed with sensitive arguments
 
     mask = Mask(tool.entry.sensitive, *arguments)
     return replace(rejection, reason=mask.text(rejection.reason), details=mask.value(rejection.details))
 
 
 def names_source(value: Any, deeper: int = _DEEPEST) -> bool:
-    """Whether every part names something, and zero does; the concern `provenance` of the policy says the same."""
+    """Return whether a value names sources: no part is empty, null or false, as in the concern `provenance`."""
     if isinstance(value, str):
         return bool(value.strip(_WHITE_SPACE))
     if isinstance(value, (list, dict)):

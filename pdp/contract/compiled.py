@@ -1,4 +1,4 @@
-"""A manifest entry made ready for calls: schema, invariants, config, state and mappings compiled once."""
+"""Manifest entries, compiled once for all calls: schema, invariants, config, state and mappings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pdp.manifest.schema.references import property_names
 from pdp.manifest.schema.walk import argument_schemas
 from pdp.request import RequestedAction
 
-if TYPE_CHECKING:  # loaded only for tools that have them
+if TYPE_CHECKING:  # Only some tools need this module at run time.
     from pdp.contract.inputs import Config, StateFields
     from pdp.contract.invariants import Invariants
     from pdp.contract.registry.tool_contract import ToolContract
@@ -26,23 +26,16 @@ _COMMITS: Final = (EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH)
 
 
 class CompiledTool:
-    """One effective entry, ready for calls, with the steps that a call of it takes.
+    """One effective manifest entry, compiled once for all calls of the tool.
 
-    Attributes:
-        requested_action: the request's action, the same for every call of the tool.
-        validator: of the arguments; closed against unknown ones. It demands no source: that one is missing is a finding
-            of its own.
-        max_bytes: how many bytes the arguments may have; of at most `free_bytes` the check is never much work.
-        timeout: in seconds.
-        key_ttl: seconds for which the result is stored for its idempotency key; None: for ever.
-        reserves_key: whether a call reserves its idempotency key. Staging has its own: the action's.
-        derives_key: whether a key that the session lacks is derived from the arguments. The same arguments derive the
-            same key, which is no proof that a commit was meant once and not twice.
-        stages_actions: whether it stages actions for other tools, instead of running a function.
-        has_action: whether a call that a person is asked about has an action: it has effects, and is not the staging.
-        commits: whether no call runs without an action.
-        commits_staged: whether it is excused from approval, and so commits only what was staged in its run.
-        follows_pattern: whether what it does is held to rules of a pattern, or to what was staged.
+    `validator` does not require sources, because a missing source has its own rejection code. Arguments of up to
+    `free_bytes` are always cheap to validate. `timeout` and `key_ttl` are in seconds; without `key_ttl`, results are
+    stored forever. `reserves_key` is false if the tool stages actions, because its calls use the keys of the actions.
+    `derives_key` is false for `commit-high`, where two calls with equal arguments may both be intended.
+
+    If `has_action`, a call that needs approval creates an action. If `commits`, calls run only as part of an action.
+    If `commits_staged`, calls need no approval, but can commit only actions that were staged in the same run.
+    `follows_pattern` is true if a call must follow the rules of a pattern or match a staged action.
     """
 
     def __init__(self, entry: Tool, manifest: EffectiveManifest, contract: ToolContract | None = None) -> None:
@@ -58,21 +51,21 @@ class CompiledTool:
         self.max_bytes = entry.max_bytes or MAX_ARGUMENTS
         self.free_bytes = min(self.max_bytes, self.validator.free_bytes)
         self.invariants: Invariants | None = None
-        # A contract in Python is in the entry as far as plain data can say it; its functions count.
+        # The contract's plain data is part of the manifest entry, so only the contract's functions are used here.
         functions = contract.invariants if contract else ()
         if entry.invariants or functions:
-            from pdp.contract.invariants import Invariants  # noqa: PLC0415 - only tools that have any
+            from pdp.contract.invariants import Invariants  # noqa: PLC0415 - only needed with invariants
 
             self.invariants = Invariants(entry.invariants, functions, frozenset(argument_schemas(entry.schema_)))
         self.config: Config | None = None
         parameters = contract.config_params if contract else entry.config
         if parameters:
-            from pdp.contract.inputs import Config  # noqa: PLC0415 - only tools that have any
+            from pdp.contract.inputs import Config  # noqa: PLC0415 - only needed with config
 
             self.config = Config(parameters)
         self.reads = entry.state.reads if entry.state else ()
         self.state_effects: tuple[StateEffect, ...] = entry.state.effects if entry.state else ()
-        # As without a mapping: a resource that is not told apart by an id is the tool's.
+        # A mapping without an id results in the tool's name as id, as if there were no mapping.
         self.resource = _compiled(entry.resource and {"id": entry.name, **entry.resource})
         self.context = _compiled(entry.context)
         self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
@@ -90,19 +83,19 @@ class CompiledTool:
 
     @cached_property
     def tracker(self) -> Tracker:
-        """What follows the values of its calls; asked for where labels are in use."""
-        from pdp.ledger.summary import Tracker  # noqa: PLC0415 - others do not load this
+        """Tracks the values of this tool's calls. Only needed if the policy uses labels of data."""
+        from pdp.ledger.summary import Tracker  # noqa: PLC0415 - only needed with labels
 
         return Tracker(self.entry, self.argument_names)
 
     @cached_property
     def argument_names(self) -> frozenset[str]:
-        """The names that the schema of the arguments states, at any depth."""
+        """All argument names in the schema, at any depth."""
         return property_names(self.entry.schema_)
 
     def state_after(self, state: Mapping[str, Any], result: Any) -> dict[str, Any]:
-        """Return the state after the tool gave `result`; StateEffectError: not what its state effects declare."""
-        from pdp.contract.inputs import state_after  # noqa: PLC0415 - only tools that state what they write
+        """Return the state after merging a tool's result. Raise StateEffectError if the result does not fit."""
+        from pdp.contract.inputs import state_after  # noqa: PLC0415 - only needed with state effects
 
         return state_after(state, self.state_effects, result)
 
@@ -110,41 +103,40 @@ class CompiledTool:
 def _compiled(mapping: Mapping[str, Any] | None) -> dict[str, Expression]:
     if not mapping:
         return {}
-    from pdp.manifest.expressions.expression import compile_expression  # noqa: PLC0415 - only tools with mappings
+    from pdp.manifest.expressions.expression import compile_expression  # noqa: PLC0415 - only needed with mappings
 
     return {name: compile_expression(value) for name, value in mapping.items()}
 
 
 class CompiledManifest:
-    """The tools of one effective manifest, each compiled when it is first called.
+    """The tools of one manifest, each compiled at its first call, because 10,000 tools take long to compile.
 
-    Compiling all at once would make a manifest of 10,000 tools slow to start with, for tools that nobody calls.
-    `contracts` are those in Python, by the name of the tool; their entries are in the manifest. UsageError where
-    the tools contradict each other about a field of the state.
+    The manifest also declares the tools in `contracts`. Raises UsageError if two tools disagree about a state field.
     """
 
     def __init__(self, manifest: EffectiveManifest, contracts: Mapping[str, ToolContract] | None = None) -> None:
         self.manifest = manifest
         self._effects = {name: tool.state.effects for name, tool in manifest.tools.items() if tool.state}
         if self._effects:
-            _ = self.state  # finds what contradicts itself
+            # Computing the state now reports contradictions between tools at the start instead of at the first call.
+            _ = self.state
         self._contracts = dict(contracts or {})
         self._tools: dict[str, CompiledTool] = {}
 
     @cached_property
     def state(self) -> StateFields:
         """The fields of the state that the tools write."""
-        from pdp.contract.inputs import StateFields  # noqa: PLC0415 - only manifests whose tools write state
+        from pdp.contract.inputs import StateFields  # noqa: PLC0415 - only needed with state effects
 
         return StateFields(self._effects)
 
     def tool(self, name: str) -> CompiledTool | None:
-        """Return the tool of that exact name, or None when the manifest has none."""
+        """Return the tool with exactly this name, or None if the manifest has no such tool."""
         tool = self._tools.get(name)
         if tool is None:
             entry = self.manifest.tools.get(name)
             if entry is None:
                 return None
-            # Of two threads that compile it at once, the first to be done has it for both.
+            # If two threads compile the same tool at once, both use the first result.
             tool = self._tools.setdefault(name, CompiledTool(entry, self.manifest, self._contracts.get(name)))
         return tool

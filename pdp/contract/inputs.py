@@ -1,6 +1,4 @@
-"""What a tool gets beside its arguments and what it leaves: its config, and the state that it reads and writes.
-
-Nothing here changes a state: each function returns another.
+"""The config and state that a tool function receives, and the state after its result.
 
 Source: tool contract document, "ToolConfigParam", `ToolStateRead` and `ToolStateEffect`.
 """
@@ -29,20 +27,17 @@ _NORMALIZERS: Final[Mapping[str, Callable[[str], str | None]]] = {
     "upper": str.upper,
     "empty_to_null": lambda text: text or None,
 }
-"""What a manifest may name; each changes texts and leaves everything else as it is."""
+"""The normalizers that a manifest may name. Each changes texts and leaves other values unchanged."""
 
 
 class ConfigError(UsageError):
-    """A value of a tool's config cannot be normalised. The deployment's fault, and never the model's."""
+    """A value of a tool's config cannot be normalised. The deployment has to fix the value; the model cannot."""
 
     code = "pdp.config_invalid"
 
 
 class Config:
-    """The config parameters of one tool, of its entry or of its contract in Python; ConfigError: a faulty default.
-
-    Immutable and safe to share.
-    """
+    """The config parameters of one tool, immutable. Raises ConfigError if a default cannot be normalised."""
 
     __slots__ = ("_parameters",)
 
@@ -50,17 +45,17 @@ class Config:
         self._parameters = tuple((parameter, _normalized(parameter, parameter.default)) for parameter in parameters)
 
     def resolve(self, configurable: Mapping[str, Any], state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the values by key, read-only: of `configurable`, `state`, or the default; ConfigError: a faulty one.
+        """Return the config values by key, read-only. Raise ConfigError if a value cannot be normalised.
 
-        A value that is null, or that normalising makes null, is not given: the next in line is asked. What is not
-        declared passes as `configurable` has it, and is not taken from state.
+        A value comes from `configurable`, else from `state`, else from the default; null counts as missing. Keys
+        that the tool does not declare are kept if they are in `configurable`, but not if they are in `state`.
         """
         resolved = dict(configurable)
         for parameter, default in self._parameters:
             given = (layer.get(parameter.key) for layer in (configurable, state))
             stated = (_normalized(parameter, value) for value in given if value is not None)
             value = next((value for value in stated if value is not None), default)
-            # A copy of what others hold too: a list changed in one call must not be another call's default.
+            # The defaults are copied, because a call that changes a list would change the default of all later calls.
             resolved[parameter.key] = orjson.loads(orjson.dumps(value)) if isinstance(value, dict | list) else value
         return MappingProxyType(resolved)
 
@@ -83,12 +78,10 @@ def _normalized(param: ConfigParameter | ToolConfigParam, value: Any) -> Any:
 
 
 class Inputs:
-    """The parameters of one function that are filled from state and config.
+    """The parameters of one function that are filled from state and config, never by the model.
 
-    An argument of the schema is never one of them, so a model can fill in none. Any other parameter is, by its name:
-    `state`, all that the entry reads of the state; `config`, the whole resolved config; or one key of either. A key
-    that is not there is None, or the parameter's default. UsageError: a parameter is none of these and has no default,
-    or is a key of both.
+    `state` gets all state fields that the tool reads, and `config` all config values. Another parameter gets the field
+    or config value with the parameter's name. UsageError is raised for both, or for neither and no default.
     """
 
     __slots__ = ("_config", "_parameters", "_reads")
@@ -104,20 +97,22 @@ class Inputs:
                 continue
             if name not in _WHOLE and name in self._reads and name in self._config:
                 raise UsageError(
-                    f"the function for tool {entry.name}: {name} is a key of its state and of its config",
-                    hint="take `state` or `config` instead",
+                    f"the function for tool {entry.name}: {name} is both a key of the tool's state and a key of "
+                    f"its config",
+                    hint="read the value from the parameter `state` or `config` instead",
                 )
             if name in (*_WHOLE, *self._reads, *self._config):
                 self._parameters.append((name, optional))
             elif not optional:
                 raise UsageError(
-                    f"the function for tool {entry.name}: {name} is not an argument, nor a key of its state or config",
+                    f"the function for tool {entry.name}: {name} is not an argument of the tool, nor a key of "
+                    f"its state or config",
                     hint=nearest(name, (*self._reads, *self._config))
-                    or "declare it in the contract, or give the parameter a default",
+                    or "declare the name in the contract, or give the parameter a default",
                 )
 
     def values(self, state: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the keyword arguments to add to those that were decided; they are copies."""
+        """Return the function's keyword arguments from state and config, as copies."""
         if not self._parameters:
             return {}
         reads = {key: state[key] for key in self._reads if key in state}
@@ -129,17 +124,16 @@ class Inputs:
 
 
 class StateEffectError(PdpError):
-    """A tool's result does not have the type that its state effect declares, or cannot be merged. Nothing is merged."""
+    """A result has another type than its state effect declares, or cannot be merged, so the state is unchanged."""
 
     code = "pdp.state_effect_invalid"
 
 
 def state_after(state: Mapping[str, Any], effects: Iterable[StateEffect], result: Any) -> dict[str, Any]:
-    """Return the state after a tool gave `result`: each of its members that an effect declares is merged.
+    """Return the state after merging each declared member of the result into it. A null member changes nothing.
 
-    What the result lacks, or has as null, stays as it was. `append` puts the items of a list, or one item of another
-    type, behind those that are there; `merge_dict` lays the object over the one there, the newer member winning.
-    StateEffectError: a member has another type than declared, or what is there cannot take it; UsageError: no JSON.
+    `append` adds the items of a list, or a value of another type as one item. With `merge_dict`, the result's members
+    replace the state's. Raises StateEffectError for a member of another type, UsageError for a state that is not JSON.
     """
     before = plain_object(state)
     if not isinstance(result, dict):
@@ -155,7 +149,7 @@ def state_after(state: Mapping[str, Any], effects: Iterable[StateEffect], result
 def _merged(present: Any, value: Any, effect: StateEffect) -> Any:
     if not of_types((value,), frozenset((effect.type,))):
         raise StateEffectError(
-            f"state effect {shown_name(effect.key)}: the result has {type(value).__name__}, declared is {effect.type}"
+            f"state effect {shown_name(effect.key)}: the result has {type(value).__name__}, expected {effect.type}"
         )
     if effect.merge == "merge_dict" and isinstance(present, dict | None) and isinstance(value, dict):
         return {**(present or {}), **value}
@@ -164,15 +158,12 @@ def _merged(present: Any, value: Any, effect: StateEffect) -> Any:
     if effect.merge == "replace":
         return value
     raise StateEffectError(
-        f"state effect {shown_name(effect.key)}: {effect.merge} to what is {type(present).__name__} in the state"
+        f"state effect {shown_name(effect.key)}: cannot {effect.merge}, because the state has {type(present).__name__}"
     )
 
 
 class StateFields:
-    """The fields of the state that tools write, by the name of the tool: what outlives a turn or shows in a prompt.
-
-    UsageError: two tools disagree whether a field outlives the turn, or two fields have one place in the prompt.
-    """
+    """The state fields that tools write. Raises UsageError if two tools disagree about a field or a prompt variable."""
 
     def __init__(self, effects: Mapping[str, Iterable[StateEffect]]) -> None:
         preserved: dict[str, tuple[bool, str]] = {}
@@ -183,30 +174,29 @@ class StateFields:
                 if preserve != effect.preserve_across_turns:
                     raise UsageError(
                         f"state field {shown_name(effect.key)}: {by} and {tool} disagree on preserve_across_turns",
-                        hint="state the same in both",
+                        hint="set the same value in both contracts",
                     )
                 variable = effect.prompt_template_var
                 if variable is not None:
                     key, by = places.setdefault(variable, (effect.key, tool))
                     if key != effect.key:
                         raise UsageError(
-                            f"prompt variable {shown_name(variable)}: {by} puts {shown_name(key)} there, and {tool} "
-                            f"{shown_name(effect.key)}",
-                            hint="give one of them another name",
+                            f"prompt variable {shown_name(variable)}: {by} uses it for {shown_name(key)}, and {tool} "
+                            f"for {shown_name(effect.key)}",
+                            hint="rename one of the variables",
                         )
         self._places = {variable: key for variable, (key, _) in places.items()}
         self._cleared = frozenset(key for key, (preserve, _) in preserved.items() if not preserve)
 
     def at_turn_start(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the state at the start of a turn: without the fields that tools write and do not preserve."""
+        """Return the state at the start of a turn, without the fields that tools do not preserve across turns."""
         return {name: value for name, value in plain_object(state).items() if name not in self._cleared}
 
     def render_prompt(self, template: str, state: Mapping[str, Any]) -> str:
-        """Return the template with each declared `{{VAR}}` replaced by its field of the state.
+        """Return a prompt template with each declared `{{VAR}}` replaced by the state field of that variable.
 
-        A text is put there as it is, everything else as RFC 8785 JSON, an absent or null field as nothing. Other
-        `{{NAMES}}` stay. What is put in place is not searched again: a tool's result cannot bring in another field.
-        UsageError where the state is not JSON.
+        A text is inserted unchanged, null as an empty text, any other value as RFC 8785 JSON. Inserted text is not
+        searched again, so a result cannot insert another field. Raises UsageError for a state that is not JSON.
         """
         whole = plain_object(state)
 

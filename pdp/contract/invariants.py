@@ -1,7 +1,4 @@
-"""Invariants: structural rules of one tool, and the three outcomes when one trips: correct, prune, reject.
-
-A rule is an expression of a manifest or a function of a contract in Python. What is corrected has to pass the schema
-and every invariant again, and a correction changes nothing but what its declaration names.
+"""Invariants: structural rules of one tool. A call that violates an invariant is corrected, pruned or rejected.
 
 Source: tool contract document, "ToolInvariant" and "A real example".
 """
@@ -25,17 +22,18 @@ from pdp.manifest.model import Correction, Invariant
 from pdp.proposal import Proposal, Rejection, RejectionCode
 
 Check = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], bool]
-"""`(call, state, config)`, as copies: the arguments, the state with the plan in it, the resolved config."""
+"""A function of `(call, state, config)`: copies of the arguments, the state with the plan, and the resolved config."""
 
 Corrector = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], Any]
-"""Likewise; returns `(arguments, True)`, `(anything, False)` when it cannot help, or `DROP_STEP`."""
+"""A function of `(call, state, config)`: returns `(arguments, True)`, `DROP_STEP` or, on failure, `(_, False)`."""
 
 SchemaFault = Callable[[dict[str, Any]], str | None]
-"""Gives why the schema refuses arguments, or None."""
+"""Returns why the schema rejects the arguments, or None."""
 
 _log = logging.getLogger("pdp.contract")
 
-MAX_CORRECTIONS: Final = 16  # most corrections of one call, which bounds rules that undo each other
+# The maximum number of corrections of one call. It stops invariants that undo each other's corrections.
+MAX_CORRECTIONS: Final = 16
 
 _LONGEST: Final = 200
 
@@ -47,19 +45,19 @@ class DropStep(Enum):
 
 
 DROP_STEP: Final[Literal[DropStep.DROP_STEP]] = DropStep.DROP_STEP
-"""What a corrector returns, by itself or as `(DROP_STEP, True)`, to prune the call from its plan."""
+"""A corrector returns this, alone or as `(DROP_STEP, True)`, to prune the call from its plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolInvariant:
-    """A structural rule of one tool.
+    """A structural rule for the calls of a tool.
 
     Attributes:
-        id: stable, and logged when the rule trips.
-        rule: what has to hold, for people and for the model.
-        check: a check that raises, or gives no boolean, does not hold.
-        correct: without it, a violation rejects.
-        corrects: the arguments that `correct` may change, and no others; None: any that the schema names.
+        id: a stable name, which is logged when the rule is violated.
+        rule: the rule in words, for people and the model.
+        check: returns whether `(call, state, config)` satisfies the rule. An error counts as a violation.
+        correct: returns corrected arguments; without `correct`, a violation rejects the call.
+        corrects: the arguments that `correct` may change; None for all arguments of the schema.
     """
 
     id: str
@@ -70,7 +68,7 @@ class ToolInvariant:
 
 
 class Resolution(StrEnum):
-    """What became of a call whose invariant tripped."""
+    """The way in which a violated invariant was handled."""
 
     CORRECTED = "corrected"
     PRUNED = "pruned"
@@ -79,7 +77,7 @@ class Resolution(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """An invariant that tripped. `changed` names the arguments that were corrected, sorted."""
+    """An invariant that a call violated. `changed` has the names of the corrected arguments, sorted."""
 
     invariant: str
     rule: str
@@ -92,7 +90,7 @@ class Trip:
 
 
 class InvariantResult(NamedTuple):
-    """What the invariants made of a call; `arguments` are the very object that was proposed if none was corrected."""
+    """The result of applying all invariants. If none corrected the call, `arguments` is the proposed object itself."""
 
     arguments: dict[str, Any]
     trips: tuple[Trip, ...] = ()
@@ -102,12 +100,9 @@ class InvariantResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InvariantContext:
-    """What an invariant sees beside the call: the state, plain JSON, and the tool's resolved config.
+    """The inputs of an invariant besides the call. All checks of a call share the size limit of `inputs`.
 
-    Attributes:
-        plan: gives, for the call's arguments, the plan up to and including the call, `[{tool, arguments}]`; None: the
-            state has it, or there is none.
-        inputs: what the checks of a manifest read; how much that may be is counted over all of them.
+    `plan` is a function from the call's arguments to the plan up to and including the call, `[{tool, arguments}]`.
     """
 
     state: Mapping[str, Any]
@@ -119,12 +114,10 @@ class InvariantContext:
 def plan_before(
     proposal: Proposal, plan: Sequence[Any], before: Sequence[Any] | None
 ) -> Callable[[dict[str, Any]], list[Any]]:
-    """Return what gives, for a call's arguments, the plan up to and including the call.
+    """Return a function from a call's arguments to the plan up to and including the call, without later steps.
 
-    What comes later in a plan never changes what becomes of an earlier step. So of duplicates the first survives, and
-    going through a plan once is enough. `before` are the steps before the call, when they are known. Otherwise the call
-    is the first step of the session's `plan` that is equal to it, or to what it is corrected to; one that the plan does
-    not hold comes after all of it.
+    `before` are the earlier steps, if known. Otherwise, the call's position is the first step of `plan` that equals the
+    call as proposed or corrected; if no step does, the call comes after the whole plan.
     """
 
     def up_to(arguments: dict[str, Any]) -> list[Any]:
@@ -139,7 +132,7 @@ def plan_before(
 
 
 def respelt(step: Any) -> Any:
-    """Return a step of a plan as `{tool, arguments}`, without its name; what is not a proposal stays as it is."""
+    """Return a step of a plan as `{tool, arguments}`, without its step name. Other values are returned unchanged."""
     if not isinstance(step, dict):
         return step
     if "tool_name" in step and "tool" not in step:
@@ -148,7 +141,7 @@ def respelt(step: Any) -> Any:
 
 
 class _RuleRejectsError(Exception):
-    """A rule rejects a call. The code is the rule's own only where the call is known to violate it."""
+    """An invariant rejects a call. If the check itself failed, the code is INVALID_PAYLOAD."""
 
     def __init__(self, rule: _Rule, why: str, *, violated: bool = True) -> None:
         super().__init__(why)
@@ -158,7 +151,7 @@ class _RuleRejectsError(Exception):
 
 
 class _ExpressionRule:
-    """An invariant of a manifest. `holds` rejects the call where that is not known."""
+    """An invariant of a manifest. `holds` raises an error if the check cannot be evaluated."""
 
     def __init__(self, invariant: Invariant) -> None:
         self.id = invariant.id
@@ -174,12 +167,12 @@ class _ExpressionRule:
         try:
             value = self._check.evaluate(context.inputs)
         except KeyError:
-            return False  # nothing holds over what is missing
+            return False  # A check that reads missing data counts as violated.
         except ExpressionError as error:
-            # Not knowing is no reason to correct.
+            # If the check fails with an error, the call is rejected without a correction.
             raise _RuleRejectsError(self, error.message, violated=False) from error
         if value is not True and value is not False:
-            why = f"{self._check.text}: gives {type(value).__name__}, not true or false"
+            why = f"{self._check.text}: returns {type(value).__name__}, not true or false"
             raise _RuleRejectsError(self, why, violated=False)
         return value
 
@@ -190,7 +183,7 @@ class _ExpressionRule:
 
 
 class _FunctionRule:
-    """An invariant of a contract in Python. It may correct `arguments`, if it declares nothing narrower."""
+    """An invariant of a Python contract. Without `corrects`, the invariant may correct all `arguments`."""
 
     rejection = RejectionCode.INVALID_PAYLOAD
 
@@ -201,16 +194,16 @@ class _FunctionRule:
         self._declared = arguments if invariant.corrects is None else frozenset(invariant.corrects)
 
     def holds(self, arguments: dict[str, Any], context: InvariantContext) -> bool:
-        holds = self._called(self._invariant.check, "check", arguments, context)
+        holds = self._call(self._invariant.check, "check", arguments, context)
         if holds is not True and holds is not False:
             end_coroutine(holds)
-            raise _RuleRejectsError(self, f"its check gives {type(holds).__name__}, not true or false")
+            raise _RuleRejectsError(self, f"the invariant's check returned {type(holds).__name__}, not true or false")
         return holds
 
     def corrected(self, arguments: dict[str, Any], context: InvariantContext) -> dict[str, Any] | DropStep | None:
         if self._invariant.correct is None:
             return None
-        match self._called(self._invariant.correct, "corrector", arguments, context):
+        match self._call(self._invariant.correct, "corrector", arguments, context):
             case DropStep.DROP_STEP | tuple((DropStep.DROP_STEP, True)):
                 return DROP_STEP
             case tuple((corrected, True)):
@@ -219,31 +212,35 @@ class _FunctionRule:
                 return None
             case result:
                 end_coroutine(result)
-                raise _RuleRejectsError(self, "its corrector has to return (arguments, true or false) or DROP_STEP")
+                raise _RuleRejectsError(
+                    self, "the invariant's corrector must return (arguments, true or false) or DROP_STEP"
+                )
 
-    def _called(
+    def _call(
         self, function: Callable[..., Any], role: str, arguments: dict[str, Any], context: InvariantContext
     ) -> Any:
         state = dict(context.state)
         if context.plan is not None:
             state["plan"] = context.plan(arguments)
         try:
-            # Copies, as the function may write to what it gets.
+            # The function gets copies, because it may modify its parameters.
             return function(*orjson.loads(orjson.dumps([arguments, state, dict(context.config)])))
         except Exception as error:
             _log.error("the %s of invariant %s raised %s", role, self.id, place_of(error))
-            raise _RuleRejectsError(self, f"its {role} raised {type(error).__name__}") from error
+            raise _RuleRejectsError(self, f"the invariant's {role} raised {type(error).__name__}") from error
 
     def _within_declaration(self, result: Any, arguments: dict[str, Any]) -> dict[str, Any]:
         if type(result) is not dict:
-            raise _RuleRejectsError(self, f"its corrector gives {type(result).__name__}, not arguments")
+            raise _RuleRejectsError(self, f"the invariant's corrector returned {type(result).__name__}, not arguments")
         try:
             check_json(result, depth=1)
         except JsonValueError as error:
             raise _RuleRejectsError(self, f"the corrector's result is not JSON: {error}"[:_LONGEST]) from None
         outside = set(changed_arguments(arguments, result)) - self._declared
         if outside:
-            raise _RuleRejectsError(self, f"its corrector changes {min(outside)[:_LONGEST]}, which it does not declare")
+            raise _RuleRejectsError(
+                self, f"the corrector changes {min(outside)[:_LONGEST]}, which the invariant does not declare"
+            )
         return result
 
 
@@ -251,10 +248,7 @@ _Rule = _ExpressionRule | _FunctionRule
 
 
 class Invariants:
-    """The invariants of one tool: of its entry, and of its contract in Python. `arguments` are those of its schema.
-
-    Immutable and safe to share between threads. ExpressionError where a check of the manifest is not CEL.
-    """
+    """All invariants of a tool with these `arguments`. Raises ExpressionError if a check is not CEL."""
 
     def __init__(
         self,
@@ -270,10 +264,9 @@ class Invariants:
     def applied(
         self, arguments: dict[str, Any], context: InvariantContext, schema_fault: SchemaFault
     ) -> InvariantResult:
-        """Correct, prune or reject a call, whose arguments the schema admits, until every invariant holds.
+        """Correct, prune or reject a call until every invariant holds. The arguments must already match the schema.
 
-        The first that trips is corrected and all are checked anew, at most `MAX_CORRECTIONS` times. So what comes out
-        violates none of them: applying them again changes nothing.
+        After each of up to `MAX_CORRECTIONS` corrections, all invariants are checked, so the result fulfils all.
         """
         trips: list[Trip] = []
         try:
@@ -289,7 +282,7 @@ class Invariants:
         return InvariantResult(arguments, tuple(trips))
 
     def violations(self, arguments: dict[str, Any], context: InvariantContext) -> list[str]:
-        """Return `ID: why` for each invariant that the call violates, correcting nothing."""
+        """Return `ID: reason` for each invariant that the call violates, without correcting the call."""
         violations = []
         for rule in self._rules:
             try:
@@ -303,23 +296,22 @@ class Invariants:
 def _corrected(
     rule: _Rule, arguments: dict[str, Any], context: InvariantContext, schema_fault: SchemaFault, *, last: bool
 ) -> dict[str, Any] | DropStep:
-    """Return what a tripped rule makes of the arguments; it rejects when it corrects nothing, or nothing more."""
     if last:
-        raise _RuleRejectsError(rule, f"still violated after {MAX_CORRECTIONS} corrections")
+        raise _RuleRejectsError(rule, f"the invariant is still violated after {MAX_CORRECTIONS} corrections")
     corrected = rule.corrected(arguments, context)
     if corrected is None:
         raise _RuleRejectsError(rule, rule.rule)
     if corrected is DROP_STEP:
         return DROP_STEP
     if not changed_arguments(arguments, corrected):
-        raise _RuleRejectsError(rule, f"{rule.rule} (its correction does not help)")
+        raise _RuleRejectsError(rule, f"{rule.rule} (the invariant's correction changes nothing)")
     fault = schema_fault(corrected)
     if fault is not None:
-        raise _RuleRejectsError(rule, f"its correction does not pass the schema: {fault}")
+        raise _RuleRejectsError(rule, f"the corrected arguments do not match the schema: {fault}")
     return corrected
 
 
 def changed_arguments(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the arguments that differ, sorted; 1 and true differ."""
+    """Return the sorted names of the arguments that differ. Values are compared as JSON, where 1 and true differ."""
     old, new = ({name: canonical(value) for name, value in arguments.items()} for arguments in (before, after))
     return tuple(sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)))

@@ -1,7 +1,7 @@
-"""A whole plan checked at once: which of its calls go on, as proposed or corrected, and why the others do not.
+"""Checks a whole plan at once: which calls pass, as proposed or corrected, and why other calls do not.
 
-Source: tool contract document, "A real example". What is checked here are the rules of each tool; rules across tools
-are a planning policy, which stands in the policy's data (policies/authz/planning).
+Source: tool contract document, "A real example". The checks apply the rules of single tools. Rules about several
+tools belong to a planning policy in the policy's data (policies/authz/planning).
 """
 
 from collections.abc import Callable, Sequence
@@ -18,18 +18,16 @@ from pdp.session import Session
 
 Filled = Callable[[Proposal], Proposal]
 
-MAX_STEPS: Final = 100  # most steps of a plan: an invariant may look at each of those before it
+# The maximum number of steps in a plan. It is limited because an invariant may check each step against all earlier
+# ones.
+MAX_STEPS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """One step of a plan after the checks.
+    """One step of a plan after the checks. `position` counts from 0; a corrected or pruned step is `transformed`.
 
-    Attributes:
-        position: which step of the plan as proposed, from 0.
-        status: a step that was pruned is transformed, as one that was corrected.
-        proposal: what goes on, after correction; None when it was pruned or rejected.
-        checked: the same as a call has it, for the record.
+    `proposal` is the proposal after correction; None if the step was pruned or rejected.
     """
 
     position: int
@@ -42,7 +40,7 @@ class PlanStep:
 
     @property
     def pruned(self) -> bool:
-        """Whether it was dropped from the plan."""
+        """Whether the step was pruned from the plan."""
         return self.status is Status.TRANSFORMED and self.proposal is None
 
     def __str__(self) -> str:
@@ -57,18 +55,18 @@ class PlanStep:
 
 @dataclass(frozen=True, slots=True)
 class CheckedPlan:
-    """A plan after the checks: a `PlanStep` for each step as it was proposed."""
+    """A plan after the checks, with one `PlanStep` for each proposed step."""
 
     steps: tuple[PlanStep, ...]
 
     @property
     def valid(self) -> bool:
-        """Whether no step was rejected; pruned and corrected ones do not make a plan invalid."""
+        """Whether no step was rejected. Pruned and corrected steps are valid."""
         return all(step.rejection is None for step in self.steps)
 
     @property
     def plan(self) -> list[dict[str, Any]]:
-        """What goes on, `[{tool, arguments, step_name?}]`: the plan of the session in which its calls are made."""
+        """The accepted and corrected steps, `[{tool, arguments, step_name?}]`, to be the `plan` of the session."""
         return [
             step.proposal.as_json() | ({} if step.name is None else {"step_name": step.name})
             for step in self.steps
@@ -76,26 +74,37 @@ class CheckedPlan:
         ]
 
     def explained(self) -> tuple[str, ...]:
-        """Return a line for each step that did not go on as it was proposed."""
+        """Return one line for each step that was corrected, pruned or rejected."""
         return tuple(str(step) for step in self.steps if step.status is not Status.ACCEPTED)
 
 
 def validate_plan(
     steps: Sequence[Any], session: Session, manifest: CompiledManifest, filled: Filled = Proposal.read
 ) -> CheckedPlan:
-    """Check every call of a plan, in order, each against those before it that go on.
+    """Check every call of a plan against its tool and the calls before it, without asking the policy.
 
-    A step is a proposal, `{tool, arguments}` or `{tool_name, payload}`, and may have a `step_name`. The session's own
-    plan is ignored. Checking the result once more changes nothing. No policy is asked. `filled` adds defaults.
+    Args:
+        steps: proposals, `{tool, arguments}` or `{tool_name, payload}`, each with an optional `step_name`.
+        session: the caller's session, whose `plan` is ignored.
+        manifest: the compiled manifest, such as `Registry.compiled`.
+        filled: adds default arguments to a proposal.
 
     Raises:
-        UsageError: not a list, or more than `MAX_STEPS` of them.
-        ConfigError: the config of a tool cannot be resolved.
+        UsageError: `steps` is not a list, or has more than `MAX_STEPS` steps.
+        ConfigError: the configuration of a tool is invalid.
+
+    Examples:
+        >>> from pdp import Registry, Session
+        >>> registry = Registry.from_files("manifest.json", governance="governance.yaml")
+        >>> steps = [{"tool": "shell", "arguments": {}, "step_name": "clean up"}]
+        >>> plan = validate_plan(steps, Session(claims={"sub": "officer-123"}), registry.compiled)
+        >>> [step.status.value for step in plan.steps]
+        ['rejected']
     """
     if not isinstance(steps, list | tuple):
-        raise UsageError(f"a plan is a list of proposals, not {type(steps).__name__}")
+        raise UsageError(f"a plan must be a list of proposals, not {type(steps).__name__}")
     if len(steps) > MAX_STEPS:
-        raise UsageError(f"the plan has {len(steps)} steps, at most {MAX_STEPS} are admitted", hint="split it")
+        raise UsageError(f"the plan has {len(steps)} steps, but at most {MAX_STEPS} are allowed", hint="split it")
     checked: list[PlanStep] = []
     for position, step in enumerate(steps):
         before = [earlier.proposal.as_json() for earlier in checked if earlier.proposal is not None]
@@ -112,7 +121,7 @@ def _checked_step(
     *,
     filled: Filled,
 ) -> PlanStep:
-    name, value = _named(step)
+    name, value = _split_name(step)
     try:
         proposal = filled(Proposal.read(value))
     except ProposalRejectedError as error:
@@ -127,12 +136,12 @@ def _checked_step(
 
 
 def planned_step(proposal: Proposal, plan: Sequence[Any]) -> str | None:
-    """Return the name of the first step of a session's plan that is equal to a call; None where that has no name."""
+    """Return the name of the plan's first step that equals the call; None without such a step or name."""
     call = proposal.as_json()
-    return _named(next((step for step in plan if respelt(step) == call), None))[0]
+    return _split_name(next((step for step in plan if respelt(step) == call), None))[0]
 
 
-def _named(step: Any) -> tuple[str | None, Any]:
+def _split_name(step: Any) -> tuple[str | None, Any]:
     if not isinstance(step, dict) or "step_name" not in step:
         return None, step
     name = step["step_name"]

@@ -1,7 +1,6 @@
-"""From a proposal to the request: the checks in their order, then the manifest's mappings and the call's digest.
+"""Turns a proposal into a request: runs the checks, applies the manifest's mappings and computes the call's digest.
 
-A new check is a function in a module of this folder and its line in `ORDER`. The first check that fails rejects the
-proposal, and the policy is not asked. What the invariants correct is what is decided on and what runs.
+To add a check, write a function in this folder, and add the function to `ORDER`. The first fault rejects the call.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +20,11 @@ from pdp.request import Entity, Request
 from pdp.session import Session
 
 _VOLATILE: Final = frozenset(("time", "request_id", "call_digest", "approval", "spent"))
-"""What the digest of a call leaves out. No manifest's mapping may have these names."""
+"""Fields of the context that the digest of a call leaves out. A manifest's mapping may not use these names."""
 
 
 Check = Callable[[Checked, Proposed], Checked | Rejected | Rejection]
-"""Returns what it got, changed or not, or why the call is rejected. A plain `Rejection` gets what is known so far."""
+"""Returns its input, changed or not, or a rejection. To a plain `Rejection`, `check` adds the results so far."""
 
 ORDER: Final[Mapping[str, Check]] = {
     "writes": checks.writes,
@@ -35,17 +34,14 @@ ORDER: Final[Mapping[str, Check]] = {
     "idempotency": checks.idempotency,
     "provenance": checks.provenance,
 }
-"""The checks of a call whose tool is in the manifest, by their names."""
+"""The checks of a call whose tool is in the manifest, by name, in the order in which they run."""
 
 CHECKS: Final = ("proposal", "manifest", *ORDER, "request")
-"""What a call passes before the policy is asked, in this order: it is read, checked, and made a request.
-
-`check` runs all but the first and the last; flow/decide.py names these two, and `config` when that raises.
-"""
+"""All checks before the policy decides, in order. `decide.py` reports the first and the last, `check` the others."""
 
 
 class MappingError(PdpError):
-    """The manifest's mapping gives no request for this call."""
+    """The manifest's mapping gives no valid request for this call."""
 
     code = "pdp.mapping_failed"
 
@@ -58,12 +54,11 @@ def check(
     before: Sequence[Any] | None = None,
     key: str | None = None,
 ) -> Checked | Rejected:
-    """Run the checks in their order, up to the first that fails.
+    """Run the checks in order and return the checked call, or the rejection by the first check that fails.
 
-    What passed is `Checked.proposal`: whoever goes on with `proposal` instead goes on with what was not checked.
-    `before` are the steps of a plan that come before the call and go on, `[{tool, arguments}]`; None: those before the
-    first step of the session's plan that is equal to the call. `key` is the idempotency key of a session without one.
-    ConfigError where the config cannot be resolved.
+    Use `Checked.proposal`, because only the corrected proposal has passed the checks. `before` are the earlier steps of
+    a plan, `[{tool, arguments}]`; by default, the steps of the session's plan before the first equal step. `key` is
+    used if the session has no idempotency key. Raises ConfigError if the tool's config cannot be resolved.
     """
     tool = manifest.tool(proposal.tool)
     if tool is None:
@@ -86,16 +81,11 @@ def check(
 def build_request(
     checked: Checked, session: Session, *, request_id: str, now: float, flow: tuple[Any, Any] | None = None
 ) -> Request:
-    """Return the request for a call that has passed its checks.
+    """Return the request for a call that passed its checks. Only the enforcement point fills `context.approval`.
 
-    `now`, seconds since 1970, is for a session that states no time; `flow` is what the ledger says of
-    the call: what the digest covers, and what the policy sees. `context.approval` is null here: only the
-    enforcement point fills it, from its own store.
-
-    Raises:
-        MappingError: the resource has no type or id.
-        ExpressionError: an expression failed.
-        UsageError: the session's claims name no subject.
+    `now`, in seconds since 1970, is the request's time if the session has none. `flow` has two values of
+    `context.flow`: the call's digest covers the first, the policy reads the second value. Raises MappingError if type
+    or id is missing, ExpressionError if an expression failed, and UsageError if the session's claims name no subject.
     """
     tool, arguments = checked.tool, checked.proposal.arguments
     inputs = Variables(arguments=arguments, session=session.variables)
@@ -109,7 +99,7 @@ def build_request(
     context["run_id"] = session.run_id
     if flow is not None:
         context["flow"] = flow[0]
-    # The request shares `context`: the digest is of what stands in it so far.
+    # The digest covers only the context that exists before the fields below are added.
     request = Request(session.subject, tool.requested_action, resource, context)
     context["call_digest"] = digest(canonical(request.as_json()))
     if flow is not None:
@@ -121,7 +111,7 @@ def build_request(
 
 
 def call_digest(request: Request) -> str:
-    """Return the digest that an approval is bound to: all of it but time, request ids, approval and sums."""
+    """Return the digest that binds an approval to a call, without fields that differ when the call is repeated."""
     context = {name: value for name, value in request.context.items() if name not in _VOLATILE}
     return digest(canonical({**request.as_json(), "context": context}))
 
@@ -133,9 +123,7 @@ def _resource(tool: CompiledTool, inputs: Mapping[str, Any]) -> Entity:
     kind, name = properties.pop("type", None), properties.pop("id", None)
     for field, value in (("type", kind), ("id", name)):
         if not isinstance(value, str) or not value:
-            raise MappingError(
-                f"{tool.entry.name}: resource.{field} has to be a non-empty string, and is {value!r:.60}"
-            )
+            raise MappingError(f"{tool.entry.name}: resource.{field} must be a non-empty string, not {value!r:.60}")
     return Entity(kind, name, properties)
 
 

@@ -1,4 +1,4 @@
-"""Values of sensitive arguments, hidden in whatever is read by others: rejections, failures, log lines, events."""
+"""Hides the values of sensitive arguments in rejections, failures, log lines and events."""
 
 import json
 import re
@@ -11,40 +11,42 @@ from urllib.parse import quote, quote_plus
 
 from pdp.json import canonical
 
-MASK: Final = "***"  # what stands for the value of a sensitive argument
+MASK: Final = "***"  # The text that replaces a sensitive value.
 
 _SHORTEST: Final = 3
 _SHORTEST_LINE: Final = 4
-SHORTEST_PART: Final = 8  # a message that was cut quotes a part of a value: of so many characters it is hidden as well
-# Bytes of sensitive values, forty for each line beside its own: searching a text for more of them takes too long.
+# A truncated message may contain only a part of a sensitive value, so parts of at least this many characters are masked
+# too.
+SHORTEST_PART: Final = 8
+# The maximum number of bytes of sensitive values that are searched for, because searching for more takes too long. Each
+# line of text in a value counts as 40 bytes more.
 _MOST: Final = 32_000
-_OF_A_LINE: Final = 40
+_BYTES_PER_LINE: Final = 40
 _USER_INFO: Final = re.compile(r"(?<=://)[^\s/?#\"'<>]*(?=@)")
 
 
 def masked(arguments: Mapping[str, Any], sensitive: Collection[str]) -> dict[str, Any]:
-    """Return the arguments with `***` for the value of each sensitive one."""
+    """Return the arguments with `***` in place of each sensitive value."""
     return {name: MASK if name in sensitive else value for name, value in arguments.items()}
 
 
 def without_arguments(text: str, arguments: Mapping[str, Any], known: Collection[str]) -> str:
-    """Return a text with all keys and values of the arguments hidden but those in `known`, such as a schema's names."""
+    """Return a text with the arguments' keys and values hidden, except those in `known`, such as the schema's names."""
     leaves = (leaf for leaf in _leaves(arguments) if leaf not in known)
-    return Mask(("",), {"": list(islice(leaves, _MOST // _OF_A_LINE + 1))}).text(text)
+    return Mask(("",), {"": list(islice(leaves, _MOST // _BYTES_PER_LINE + 1))}).text(text)
 
 
 def place_of(error: BaseException) -> str:
-    """Return the type of an error and where it was raised, for a log; not its text, which may quote anything."""
+    """Return an error's type and traceback for a log, without its message, which may quote any value."""
     return f"{type(error).__name__}\n{''.join(format_tb(error.__traceback__))}"
 
 
 class Mask:
-    """Hides the values of sensitive arguments, as text, in Python, in JSON or in a URL, and user and password in a URL.
+    """Hides sensitive values, whether plain or escaped as in Python, JSON or URLs, and the user and password of URLs.
 
-    A message may quote one line of a value alone: lines of four characters or more are hidden as the value is, and any
-    part of eight. Values of fewer than three characters stay: they stand everywhere, and say nothing. Where the values
-    have more than 32,000 bytes, each line counting as forty more, every text is hidden whole. `names` are of sensitive
-    arguments; what is nested in their values counts as well, key and value.
+    `names` are the sensitive arguments. All keys and values in them are hidden, also single lines of at least four
+    characters and fragments of eight characters. Values under three characters are shown, because they occur
+    everywhere. If the values exceed 32,000 bytes, counting 40 extra bytes per line, the whole text is hidden.
     """
 
     def __init__(self, names: Collection[str], *arguments: Mapping[str, Any]) -> None:
@@ -52,7 +54,7 @@ class Mask:
         left = _MOST
         for leaf in _leaves([call.get(name) for call in arguments for name in names]):
             value = str(leaf)
-            left -= len(value.encode(errors="replace")) + _OF_A_LINE * len(value.splitlines())
+            left -= len(value.encode(errors="replace")) + _BYTES_PER_LINE * len(value.splitlines())
             if left < 0:
                 break
             texts |= {text for text in _spellings(leaf) if len(text) >= _SHORTEST}
@@ -60,7 +62,7 @@ class Mask:
         self._texts = sorted(texts, key=len, reverse=True)
 
     def text(self, text: str) -> str:
-        """Return a text with what is sensitive in it hidden."""
+        """Return a text with its sensitive parts hidden."""
         if self._hides_all:
             return MASK
         for sensitive in self._texts:
@@ -71,7 +73,7 @@ class Mask:
         shown, end = "", 0
         for at, part in enumerate(_parts(text)):
             if part in self._parts:
-                # Parts that overlap, or follow each other, are one.
+                # Parts that touch or overlap are replaced by a single mask.
                 shown += "" if 0 < at <= end else f"{text[end:at]}{MASK}"
                 end = at + SHORTEST_PART
         return shown + text[end:]
@@ -81,7 +83,7 @@ class Mask:
         return frozenset(part for sensitive in self._texts for part in _parts(sensitive))
 
     def value(self, value: Any) -> Any:
-        """Return JSON with what is sensitive in it hidden, keys included."""
+        """Return a JSON value with its sensitive parts hidden, including keys."""
         if isinstance(value, dict):
             return {self._leaf(key): self.value(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -104,7 +106,7 @@ def _leaves(value: Any) -> Iterator[str | float]:
     if isinstance(value, list):
         for item in value:
             yield from _leaves(item)
-    # None, true and false are no secrets, and every text has them.
+    # None, true and false reveal nothing and occur in every text, so they are not masked.
     elif value is not None and not isinstance(value, bool):
         yield value
 

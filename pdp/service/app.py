@@ -1,4 +1,4 @@
-"""The HTTP application: its middleware, error answers, start and end."""
+"""The HTTP application: middleware, error answers, startup and shutdown."""
 
 import asyncio
 import gc
@@ -35,7 +35,7 @@ from pdp.service.telemetry import request_ended, request_span
 _log = logging.getLogger("pdp.service")
 
 _REQUEST_ID: Final = re.compile(rb"[!-~]{1,256}")
-_STATUS: Final = {"calls.unknown": 404, "calls.conflict": 409}  # of errors of our own, by their codes
+_STATUS: Final = {"calls.unknown": 404, "calls.conflict": 409}  # The HTTP status that is returned for each error code.
 _HEADERS: Final = (
     (b"cache-control", b"no-store"),
     (b"referrer-policy", b"no-referrer"),
@@ -45,10 +45,7 @@ _CSP: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors
 
 
 def create_app(settings: ServiceSettings) -> FastAPI:
-    """Return the application of one process. It opens what it needs when it starts, and closes it when it ends.
-
-    `app.state.service` is the `Service`, from the start on.
-    """
+    """Return the HTTP application of one process. At startup, it stores the `Service` in `app.state.service`."""
     app = FastAPI(
         title=TITLE,
         lifespan=_lifespan,
@@ -56,7 +53,8 @@ def create_app(settings: ServiceSettings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # see `telemetry`
+        # The telemetry of FastAPI is off, because `RequestMiddleware` records requests.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.settings = settings
     app.add_middleware(RequestMiddleware)
@@ -69,7 +67,8 @@ def create_app(settings: ServiceSettings) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[dict[str, object]]:
     parent, loop = parent_process(), asyncio.get_running_loop()
-    if parent is not None:  # a worker without its parent would hold the port, and no one could end it
+    # The worker ends with its parent process, because it would otherwise keep the port and nothing could stop it.
+    if parent is not None:
 
         def end() -> None:
             loop.remove_reader(parent.sentinel)
@@ -80,21 +79,19 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[dict[str, object]]:
         app.state.service = service = Service(app.state.settings, owned)
         async with background(service):
             gc.collect()
-            gc.freeze()  # these objects stay until the end, so no collection has to look at them again
+            # The garbage collector skips all objects that exist at this point, because they are never freed.
+            gc.freeze()
             yield {"ending": service.ending}
 
 
 class RequestMiddleware:
-    """Around every request: its id, its span, its line in the log, the headers of its answer.
-
-    The id is in `scope["state"]["request_id"]`. An exception that no handler knows is a 500, and in the log.
-    """
+    """Gives each request an id in `scope["state"]["request_id"]`, a trace span, a log line and security headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Handle one HTTP request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -117,10 +114,10 @@ class RequestMiddleware:
             try:
                 await self._app(scope, receive, sending)
             except ClientDisconnect:
-                pass  # no client is left to answer
+                pass  # The client has disconnected, so no answer is sent.
             except Exception as error:
                 if status is not None:
-                    raise  # half an answer: the connection is closed
+                    raise  # Part of the answer was already sent, so the connection is closed.
                 answer = await _answer(Request(scope, receive), error)
                 await answer(scope, receive, sending)
             finally:
@@ -130,14 +127,14 @@ class RequestMiddleware:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    """Return the answer to an error: 400 for bad input, 503 if an engine or store is down, 500 for a fault."""
+    """Return the HTTP response for an error: 400 for bad input, 503 if an engine or store is down, 500 for a bug."""
     if isinstance(error, RequestValidationError):
         error = invalid(error.errors())
     elif isinstance(error, ApprovalRefusedError):
         error = refused(error)
     elif isinstance(error, StoreError | AuditError | EngineError):
-        _log.error("a request could not be served: %s: %s", error.code, error)
-        error = HttpError(503, "a store or engine cannot be used", hint="try again", headers={"Retry-After": "1"})
+        _log.error("request failed because a store or engine is unavailable: %s: %s", error.code, error)
+        error = HttpError(503, "a store or engine is unavailable", hint="try again", headers={"Retry-After": "1"})
     elif isinstance(error, PdpError) and not isinstance(error, HttpError):
         status = 400 if isinstance(error, UsageError) else _STATUS.get(error.code)
         error = error if status is None else HttpError(status, error.message, hint=error.hint)
@@ -145,14 +142,13 @@ async def _answer(request: Request, error: Exception) -> Response:
         allowed = {"Allow": _methods(request)} if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else {}
         error = HttpError(error.status_code, error.detail, headers=allowed)
     if not isinstance(error, HttpError):
-        _log.error("a request failed, which is a fault of the service", exc_info=error)
-        error = HttpError(500, "the service failed; its log says how")
+        _log.error("request failed with an unexpected error", exc_info=error)
+        error = HttpError(500, "internal error; see the log of the service")
     is_authzen = request.scope["path"].startswith(("/access/", "/.well-known/"))
     body: Any = error.message if is_authzen else error.as_json()
     return Response(orjson.dumps(body), error.status, error.headers, "application/json")
 
 
 def _methods(request: Request) -> str:
-    """Return the methods of a path, of all its routes."""
     matching = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
     return ", ".join(sorted({method for route in matching for method in getattr(route, "methods", ())}))

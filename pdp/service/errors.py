@@ -1,4 +1,4 @@
-"""Error answers: a status, a stable code, and a message that says what to do."""
+"""Error answers: an HTTP status, a stable code, and a message that says what to do."""
 
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
@@ -24,16 +24,16 @@ _CODES: Final = {
 }
 _WORDS: Final = {
     "missing": "is missing",
-    "model_type": "has to be an object",
-    "model_attributes_type": "has to be an object",
-    "dict_type": "has to be an object",
-    "list_type": "has to be a list",
-    "string_type": "has to be a text",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "dict_type": "must be an object",
+    "list_type": "must be a list",
+    "string_type": "must be a text",
 }
 
 
 class HttpError(PdpError, HTTPException):
-    """An error answer: its HTTP `status`, and a stable `error_code` in its body."""
+    """An error answer with its HTTP `status` and the stable `error_code` of its body."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class HttpError(PdpError, HTTPException):
         self.error_code = code or _CODES.get(status, "service.bad_request")
 
     def as_json(self) -> dict[str, Any]:
-        """Return the body of the answer."""
+        """Return the JSON body of the error answer."""
         hint = {} if self.hint is None else {"hint": self.hint}
         return {"error": {"code": self.error_code, "message": self.message, **hint}}
 
 
 def read_model(model: type[Model], value: Any, place: str = "") -> Model:
-    """Return a value as its model; HttpError 400 if the model refuses it. `place`: the field that the value is."""
+    """Parse a JSON value as a pydantic model. Raise `HttpError` 400 if this is impossible; `place` names the field."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -63,7 +63,7 @@ def read_model(model: type[Model], value: Any, place: str = "") -> Model:
 
 
 def invalid(errors: Sequence[Any], at: str = "") -> HttpError:
-    """Return the answer to a request that its model refuses, by the first of pydantic's errors; `at`: their place."""
+    """Return the HTTP error for the first of pydantic's `errors`. `at` is the field in which pydantic found them."""
     first = errors[0]
     parts = [at, *(str(part) for part in first["loc"] if part not in ("body", "query"))]
     place = ".".join(filter(None, parts)) or "the body"

@@ -1,4 +1,4 @@
-"""Alive, ready, what is counted, and the record of events."""
+"""Liveness, readiness, metrics, and the audit stream."""
 
 import asyncio
 from typing import Annotated
@@ -23,9 +23,9 @@ async def check_health() -> Alive:
 
 
 @router.head("/readyz", include_in_schema=False)
-@router.get("/readyz", responses={503: {"model": ReadinessAnswer, "description": "Some part is unready"}})
+@router.get("/readyz", responses={503: {"model": ReadinessAnswer, "description": "An engine or a store is unready"}})
 async def check_readiness(request: Request, response: Response) -> ReadinessAnswer:
-    """Answer 200 when calls can be decided and recorded, else 503."""
+    """Answer 200 if calls can be decided and recorded, otherwise 503."""
     answer = await service_of(request).readiness.answer()
     response.status_code = 200 if answer["status"] == "ready" else 503
     return ReadinessAnswer.model_validate(answer)
@@ -33,14 +33,14 @@ async def check_readiness(request: Request, response: Response) -> ReadinessAnsw
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def read_metrics(_: Auditor) -> Response:
-    """Answer with the metrics of all tenants and workers, in Prometheus' text format."""
+    """Return the metrics of all tenants and workers in Prometheus' text format."""
     text = await asyncio.to_thread(metrics_text)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/v1/audit", response_model=AuditPage)
 async def read_audit(request: Request, who: Auditor, asked: Annotated[AuditQuery, Query()]) -> Response:
-    """Answer with the tenant's events, in the order of their chain."""
+    """Return the tenant's audit events, the oldest first."""
     limit = bounded_page(request, asked.limit)
     rows = await asyncio.to_thread(who.tenant.stream.lines, asked.after, limit)
     last = rows[-1].seq if rows else asked.after

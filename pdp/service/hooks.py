@@ -1,7 +1,4 @@
-"""Hooks of coding agents over HTTP, for Claude Code on machines without an installation of their own.
-
-Such a client goes on with the call after any answer but a 200 that says no: so whatever fails here is one.
-"""
+"""HTTP hooks of coding agents, for Claude Code on machines where pdp is not installed."""
 
 import asyncio
 import logging
@@ -27,41 +24,46 @@ from pdp.service.security.principal import Scope
 
 router = APIRouter(route_class=ServiceRoute, tags=["proposals"])
 _log: Final = logging.getLogger("pdp.service")
-_ELSEWHERE: Final = f"{os.devnull}/elsewhere"  # cannot exist: every path of the client is outside of it
+# The folder does not exist, so every path that the client names is outside of it.
+_ELSEWHERE: Final = f"{os.devnull}/elsewhere"
 
 
-_BODY: Final[dict[str, Any]] = {"content": {"application/json": {"schema": {}}}}  # any: what it cannot read is denied
+# The route accepts any body, because a malformed body must get a denial and not an HTTP error.
+_BODY: Final[dict[str, Any]] = {"content": {"application/json": {"schema": {}}}}
 
 
 @router.post("/v1/hooks/{client}", openapi_extra={"requestBody": _BODY, "security": [{"token": [Scope.PROPOSE]}, {}]})
 async def answer_hook(request: Request, client: str) -> JsonObject:
-    """Answer a hook of Claude Code, by the tenant's project; `commands.yaml` beside it lists what a shell may run.
+    """Answer a Claude Code hook.
 
-    Any failure, a missing token included, is a 200 that denies: such a client lets a call pass on any other status.
+    The policy of the tenant's project decides; `commands.yaml` lists the permitted shell commands. Every failure, even
+    a missing token, is a 200 that denies the call, because Claude Code runs the call on any other status.
     """
     moment = Moment.BEFORE
     try:
         if client != CLAUDE_CODE.name:
-            raise HttpError(404, f"{client!a:.40} has no http hooks")  # noqa: TRY301 - to be answered like the rest
+            raise HttpError(404, f"{client!a:.40} has no HTTP hooks")  # noqa: TRY301 - answered like any other failure
         who = await caller(request, Scope.PROPOSE)
         call = CLAUDE_CODE.read(await read_object(request))
         moment = call.moment
-        # No answer tells which other folders are on this machine.
+        # A folder outside of the workspaces is replaced, because an answer must not reveal which other folders exist on
+        # this machine.
         if not await asyncio.to_thread(_is_within, call.cwd, who.tenant.settings.workspaces):
             call = replace(call, cwd=_ELSEWHERE)
         folder = who.tenant.settings.project.parent
         file = folder / COMMANDS_FILE
         commands = (await asyncio.to_thread(read_record, file, HookCommands)).root if file.exists() else {}
         policy = HookPolicy(folder, who.tenant.pep, session_of(who, None, request), commands)
-        # Ids are the client's own: what one caller has begun is not another's. Nor is its word that a person said yes.
-        given = await answer(replace(call, session_id=f"{who.principal.id}:{call.session_id}"), policy, can_ask=False)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the call is denied
+        # Clients choose their ids, so the caller's id is added to make them unique. A client cannot report a person's
+        # consent.
+        result = await answer(replace(call, session_id=f"{who.principal.id}:{call.session_id}"), policy, can_ask=False)
+    except Exception as error:  # noqa: BLE001 - any failure denies the call
         if not isinstance(error, PdpError):
-            _log.exception("a hook could not be answered, which is a fault of the service")
-        given = HookAnswer(
+            _log.exception("unexpected error in a hook, so the call is denied")
+        result = HookAnswer(
             Behaviour.DENY, f"the call cannot be decided: {error if isinstance(error, PdpError) else ''}"
         )
-    return http_body(given, moment)
+    return http_body(result, moment)
 
 
 def _is_within(cwd: str, folders: tuple[Path, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""All routes; the OpenAPI document, made from them and their models; and a page that shows it in a browser."""
+"""All routes, the OpenAPI document made from the routes, and a page that shows the document in a browser."""
 
 import asyncio
 import base64
@@ -36,31 +36,31 @@ answer has an `X-Request-ID`: that of the request, or a new one. The `code` of a
 """
 TAGS: Final = (
     ("proposals", "Calls of enforcement points that run the tool themselves"),
-    ("approvals", "Calls that wait for a person"),
+    ("approvals", "Approvals of calls that wait for a person"),
     ("AuthZEN", "The Authorization API 1.0. A denial is a 200"),
     ("tokens", "Access tokens and browser sessions"),
-    ("operation", "Health, metrics, the record of events"),
+    ("operation", "Health, metrics and audit events"),
 )
 
-_MESSAGE: Final = {"type": "string", "description": "What is wrong"}
+_MESSAGE: Final = {"type": "string", "description": "The reason why the request failed"}
 _SECURITY: Final = {
     "token": {
         "type": "http",
         "scheme": "bearer",
         "description": "A token of the service (`pdp_...`), or an access token of a configured OpenID Connect provider",
     },
-    "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "A browser session, which only reads"},
+    "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "A read-only browser session"},
 }
 _ERRORS: Final = {
     400: "The request is not valid",
     401: "No valid token",
-    403: "The token does not have the scope, or the step is not this caller's",
+    403: "The token lacks the scope, or the caller is not allowed to take this step",
     404: "The resource does not exist, or belongs to another caller",
     408: "The body did not arrive in time",
     409: "The request conflicts with the present state",
     413: "The body is too long",
     429: "Too many requests; `Retry-After` says when to try again",
-    503: "A store, the engine or the record of events cannot be used",
+    503: "A store, the engine or the audit stream is unavailable",
 }
 _HEADERS: Final = {401: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",)}
 
@@ -69,7 +69,7 @@ router = APIRouter(route_class=ServiceRoute, tags=["operation"])
 
 @cache
 def openapi_document(page: int = 100) -> dict[str, Any]:
-    """Return the document of the whole API; `page` is the setting `limits.page`."""
+    """Return the OpenAPI document. `page` is the maximum page size, from the setting `limits.page`."""
     document = get_openapi(
         title=TITLE,
         version="1",
@@ -83,7 +83,8 @@ def openapi_document(page: int = 100) -> dict[str, Any]:
     components["securitySchemes"] = _SECURITY
     error = ErrorAnswer.model_json_schema(ref_template="#/components/schemas/{model}")
     components["schemas"] |= {**error.pop("$defs"), "ErrorAnswer": error, "Message": _MESSAGE}
-    for unused in ("HTTPValidationError", "Person", "ValidationError"):  # answers use ErrorAnswer and PersonBody
+    # These schemas are unused, because the document describes answers with ErrorAnswer and PersonBody.
+    for unused in ("HTTPValidationError", "Person", "ValidationError"):
         components["schemas"].pop(unused)
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -92,7 +93,7 @@ def openapi_document(page: int = 100) -> dict[str, Any]:
 
 
 def _complete(path: str, method: str, operation: dict[str, Any], page: int) -> None:
-    """Add the summary, the error answers and the greatest page size to an operation."""
+    """Add the summary, the error answers and the maximum page size to an operation."""
     answers = operation["responses"]
     answers.pop("422", None)
     summary, _, rest = operation.pop("description").partition("\n\n")
@@ -100,11 +101,11 @@ def _complete(path: str, method: str, operation: dict[str, Any], page: int) -> N
     parameters, body = operation.get("parameters", ()), operation.get("requestBody", {}).get("content", {})
     for part in (*parameters, *body.values()):
         kinds = part["schema"].get("anyOf", ())
-        if {"type": "null"} in kinds:  # it can be absent, but not null
+        if {"type": "null"} in kinds:  # The parameter or body may be absent, but not null.
             part["schema"] = kinds[0]
         if part.get("name") == "limit":
             part["schema"]["maximum"] = page
-    if {} in operation["security"]:  # hooks, whose failures are answers
+    if {} in operation["security"]:  # Hook routes report failures in normal answers, so they have no error answers.
         return
     is_named, has_body = "{" in path, "requestBody" in operation
     errors = {400} if has_body or operation["security"] else set()
@@ -126,14 +127,14 @@ def _encoded(page: int) -> bytes:
 
 @router.get("/openapi.json", response_model=JsonObject)
 async def read_openapi(request: Request) -> Response:
-    """Return this document."""
+    """Return the OpenAPI document of this service."""
     encoded = await asyncio.to_thread(_encoded, service_of(request).settings.limits.page)
     return Response(encoded, media_type="application/json")
 
 
 @router.get("/docs", include_in_schema=False)
 async def show_api() -> HTMLResponse:
-    """Show the API in a browser, with files of this installation alone."""
+    """Show the API in a browser. The page loads files only from this service."""
     return HTMLResponse(_PAGE, headers={"Content-Security-Policy": _POLICY})
 
 
@@ -143,7 +144,8 @@ _PAGE: Final = get_swagger_ui_html(
     swagger_js_url="docs/swagger-ui-bundle.js",
     swagger_css_url="docs/swagger-ui.css",
     swagger_favicon_url="docs/favicon.png",
-    swagger_ui_parameters={"validatorUrl": None},  # another host
+    # No validator is configured, because the default would call an external one.
+    swagger_ui_parameters={"validatorUrl": None},
 ).body
 _SCRIPT: Final = hashlib.sha256(bytes(_PAGE).rpartition(b"<script>")[2].partition(b"</script>")[0]).digest()
 _POLICY: Final = (
@@ -155,4 +157,4 @@ router.routes.append(Mount("/docs", StaticFiles(packages=[("fastapi_offline", "s
 
 _PARTS: Final = (authzen, proposals, health, hooks, inbox, approvals, tokens)
 ROUTES: Final = [*(route for part in _PARTS for route in part.router.routes), *router.routes]
-"""All routes of the application. A request takes the first that matches, so the most frequent ones come first."""
+"""All routes of the application. They are tried in order, so frequent routes come first."""

@@ -1,4 +1,4 @@
-"""Calls of remote enforcement points: begun, finished, planned; the tools that a subject's model may see."""
+"""Routes for remote enforcement points: calls, their results, plans, lists of tools, and the manifest."""
 
 import asyncio
 from typing import Annotated, Any, Final
@@ -36,7 +36,7 @@ from pdp.stores.remote_calls import CallName
 
 router = APIRouter(route_class=ServiceRoute, tags=["proposals"])
 
-_OWN: Final = ("purpose", "idempotency_key", "run_id", "request_id", "plan")
+_FREE_FIELDS: Final = ("purpose", "idempotency_key", "run_id", "request_id", "plan")
 
 
 @direct_endpoint(router, "/v1/proposals", Scope.PROPOSE, ProposedCall | ProposedPlan, ProposalAnswer | PlanAnswer)
@@ -44,32 +44,32 @@ async def propose(request: Request) -> Response:
     """Propose a call, or check a plan.
 
     If the answer has `begun: true`, run the tool at once with the answer's `arguments`, and report the result to
-    `/v1/proposals/{call_id}/result`. The same `id` with the same body gets the same answer while the call is open, so
-    that a lost answer can be asked for again. Once a call has begun, another body is a 409.
+    `/v1/proposals/{call_id}/result`. If an answer was lost, send the request again: until the call has ended, the same
+    `id` and body get the same answer. A different body with the `id` of a call that has begun gets status 409.
     """
     who = await caller(request, Scope.PROPOSE)
     body = await read_object(request)
     if "plan" in body:
         plan = read_model(ProposedPlan, body)
-        return JSONResponse(_planned(await who.tenant.pep.aplan(plan.plan, session_of(who, plan, request))))
+        return JSONResponse(_plan_answer(await who.tenant.pep.aplan(plan.plan, session_of(who, plan, request))))
     call = read_model(ProposedCall, body)
     session = session_of(who, call, request)
     ids: CallIds = {"tool_call_id": call.tool_call_id, "step_name": call.step_name}
     call_id = call.id or new_id()
     if not call.run:
         evaluation = await who.tenant.pep.adecide(call.proposal, session, **ids)
-        return _decided({**as_answer(evaluation), "id": call_id})
+        return _decision_response({**as_answer(evaluation), "id": call_id})
     name = CallName(call_id, who.principal.id, digest(canonical([who.principal.id, {**body, "id": call_id}])))
     proposer = who.principal.claims
-    return _decided(await who.tenant.pep.abegin(name, call.proposal, session, proposer=proposer, **ids))
+    return _decision_response(await who.tenant.pep.abegin(name, call.proposal, session, proposer=proposer, **ids))
 
 
 @direct_endpoint(router, "/v1/proposals/{call_id}/result", Scope.PROPOSE, ReportedResult, ProposalAnswer)
 async def report_result(request: Request) -> Response:
     """Report the result of a call that has begun.
 
-    The result is checked against the manifest; the answer has the result after all obligations. The same report gets
-    the same answer again.
+    The service checks the result against the manifest, applies the decision's obligations to the result, and returns
+    the result. If the same result is reported again, the answer is the answer to the first report.
     """
     who = await caller(request, Scope.PROPOSE)
     name = CallName(request.path_params["call_id"], who.principal.id)
@@ -84,7 +84,7 @@ async def report_result(request: Request) -> Response:
 
 @router.post("/v1/runs/{run_id}/end", status_code=204)
 async def end_run(request: Request, who: Proposer, run_id: str, body: SessionBody | None = None) -> None:
-    """End a run, so that what it has read is forgotten."""
+    """End a run. The service then forgets the labels of the data that the run has read."""
     await asyncio.to_thread(who.tenant.pep.end_run, run_id, session_of(who, body, request))
 
 
@@ -98,7 +98,7 @@ async def list_tools(request: Request, who: Proposer, asked: Annotated[ToolsQuer
 async def list_tools_of_session(
     request: Request, who: Proposer, asked: Annotated[ToolsQuery, Query()], body: SessionBody | None = None
 ) -> ToolList:
-    """List the tools that a stated session may call."""
+    """List the tools that may be called in the session in the request body."""
     manifest = who.tenant.pep.manifest
     seen = await who.tenant.pep.avisible_tools(session_of(who, body, request))
     entries = [manifest.tools[name] for name, visibility in seen.items() if visibility != "NEVER"]
@@ -116,7 +116,7 @@ async def list_tools_of_session(
 
 @router.get("/v1/manifest")
 async def read_manifest(who: Proposer) -> ManifestAnswer:
-    """Return the effective manifest: what the manifest and its governance state."""
+    """Return the effective manifest: the entries of the manifest, completed by the governance file."""
     manifest = who.tenant.pep.manifest
     tools = {
         name: entry.model_dump(mode="json", by_alias=True, exclude_none=True) for name, entry in manifest.tools.items()
@@ -126,15 +126,12 @@ async def read_manifest(who: Proposer) -> ManifestAnswer:
 
 
 def session_of(who: Caller, body: SessionBody | None, request: Request) -> Session:
-    """Return the session in a request's body; without the scope `assert`, its claims are those of the token.
-
-    HttpError: 400 a value is not admitted; 403 the session states something for which the token lacks the scope.
-    """
+    """Return the session in a request body. Raise `HttpError` 400 if invalid, 403 if the scope `assert` is missing."""
     stated = {} if body is None else {name: getattr(body.session, name) for name in body.session.model_fields_set}
-    foreign = sorted(stated.keys() - set(_OWN))
+    foreign = sorted(stated.keys() - set(_FREE_FIELDS))
     if foreign and not who.may(Scope.ASSERT):
-        known = ", ".join(_OWN)
-        raise HttpError(403, f"session: {foreign[0]!r:.60} takes the scope assert", hint=f"without it: {known}")
+        known = ", ".join(_FREE_FIELDS)
+        raise HttpError(403, f"session: {foreign[0]!r:.60} needs the scope assert", hint=f"without it: only {known}")
     own = {"claims": thawed(dict(who.principal.claims)), "request_id": request.state.request_id}
     try:
         return Session.read({**own, **stated})
@@ -142,12 +139,12 @@ def session_of(who: Caller, body: SessionBody | None, request: Request) -> Sessi
         raise HttpError(400, f"session: {error}") from None
 
 
-def _decided(answer: dict[str, Any]) -> Response:
+def _decision_response(answer: dict[str, Any]) -> Response:
     count_decision(answer["verdict"] or "none", answer["codes"])
     return JSONResponse(answer)
 
 
-def _planned(plan: PlanEvaluation) -> dict[str, Any]:
+def _plan_answer(plan: PlanEvaluation) -> dict[str, Any]:
     decision = plan.decision
     steps = [
         {
@@ -168,7 +165,7 @@ def _planned(plan: PlanEvaluation) -> dict[str, Any]:
 
 
 def condition_of(entry: Tool) -> str:
-    """Return in words what decides about a call of the tool, beside who makes it."""
+    """Explain in words what the decision on a call of the tool depends on, apart from the caller."""
     mappings = (("resource.", entry.resource or {}), ("", entry.context or {}))
     mapped = sorted(
         f"{at}{name}"
@@ -179,10 +176,10 @@ def condition_of(entry: Tool) -> str:
     parts = [
         f"{limit.argument or 'each call'} counts towards the limit {limit.limit} of the {limit.per}"
         if limit.per
-        else f"{limit.argument} is held to the limit {limit.limit}"
+        else f"{limit.argument} has the limit {limit.limit}"
         for limit in entry.limits
     ]
-    parts += [f"{name} has to name its sources" for name in entry.provenance.required]
-    parts += [f"it counts where {name} ({role}) comes from" for name, role in (entry.roles or {}).items()]
-    parts += [f"the policy looks at {', '.join(mapped)}"] if mapped else []
-    return f"It depends on the arguments: {'; '.join(parts)}." if parts else "Each call is decided by itself."
+    parts += [f"{name} must name its sources" for name in entry.provenance.required]
+    parts += [f"the policy checks the origin of {name} ({role})" for name, role in (entry.roles or {}).items()]
+    parts += [f"the policy reads {', '.join(mapped)}"] if mapped else []
+    return f"It depends on the arguments: {'; '.join(parts)}." if parts else "Each call is decided separately."

@@ -1,4 +1,4 @@
-"""Reading a request: who calls and whether they may, the bounded body; how routes are made."""
+"""Authenticates callers, reads request bodies within the limits, and defines the route classes."""
 
 import asyncio
 import re
@@ -20,23 +20,23 @@ from pdp.service.security.principal import Scope
 from pdp.service.settings import LimitSettings
 from pdp.service.state import Caller, service_of
 
-_LONGEST_LENGTH: Final = 20  # digits
+_LONGEST_LENGTH: Final = 20  # The maximum number of digits in the header Content-Length.
 
 
 async def caller(request: Request, *scopes: Scope) -> Caller:
-    """Return who calls, with any one of these scopes; without any stated, every valid token will do.
+    """Authenticate the caller. If scopes are given, the token must have one of the scopes.
 
-    HttpError: 401 without a valid token, 403 without the scope, 429 too many requests, 503 the token cannot be checked.
+    Raises `HttpError` 401 (invalid token), 403 (scope is missing), 429 (rate limit) or 503 (token cannot be checked).
     """
     service = service_of(request)
     principal = await service.authenticated(request)
-    request.scope["state"]["principal"] = principal  # for the log
+    request.scope["state"]["principal"] = principal  # The principal is stored for the request's log line.
     if scopes and principal.scopes.isdisjoint(scopes):
         needed = " or ".join(scopes)
         raise HttpError(
             403,
-            f"the token has not the scope {needed}",
-            hint="ask an administrator for a token that has it",
+            f"the token lacks the scope {needed}",
+            hint="ask an administrator for a token with this scope",
             headers={"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{needed}"'},
         )
     service.limiter.admit(principal)
@@ -44,15 +44,15 @@ async def caller(request: Request, *scopes: Scope) -> Caller:
 
 
 class Needs:
-    """A dependency of a route: the caller, whose token has one of these scopes."""
+    """A FastAPI dependency: the caller of a route, whose token must have one of the given scopes."""
 
     def __init__(self, *scopes: Scope) -> None:
         self.scopes = scopes
 
     async def __call__(self, request: Request) -> Caller:
-        """Return the caller, whom `ServiceRoute` has found before the body was read."""
-        found: Caller = request.state.caller
-        return found
+        """Return the caller that `ServiceRoute` authenticated before it parsed the request body."""
+        caller_of_route: Caller = request.state.caller
+        return caller_of_route
 
 
 AnyHolder = Annotated[Caller, Depends(Needs())]
@@ -64,51 +64,44 @@ Administrator = Annotated[Caller, Depends(Needs(Scope.ADMIN))]
 
 
 class StrictRequest(Request):
-    """A request whose body is bounded in bytes and time, and strict JSON: no key twice, not too deep.
-
-    HttpError: 400 the body is not such an object; 413 too long, or too many values; 408 too slow.
-    """
+    """A request whose body must be a JSON object. Raises `HttpError` 400 for other bodies, 408 or 413 above a limit."""
 
     async def body(self) -> bytes:
-        """Return the whole body; empty if there is none."""
+        """Return the whole body, which may be empty."""
         if not hasattr(self, "_body"):
-            self._body = await _bounded(self, service_of(self).settings.limits)
+            self._body = await _read_body(self, service_of(self).settings.limits)
             kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
             if self._body and kind != "application/json":
                 raise HttpError(400, "the body is not application/json", hint="send Content-Type: application/json")
         return self._body
 
     async def json(self) -> dict[str, Any]:
-        """Return the object in the body."""
+        """Return the JSON object in the body."""
         body = await self.body()
         try:
-            # Bound the number of values, since reading many small ones would delay all other requests.
+            # The number of values is limited, because reading many small values would delay all other requests.
             value = parse_json(body, most=MAX_VALUES)
         except JsonTooLargeError as error:
-            raise HttpError(413, str(error), hint="send less at a time") from None
+            raise HttpError(413, str(error), hint="send less data in one request") from None
         except JsonValueError as error:
             raise HttpError(400, str(error)) from None
         if not isinstance(value, dict):
-            raise HttpError(400, "the body has to be an object")
+            raise HttpError(400, "the body must be an object")
         return value
 
 
 async def read_object(request: Request) -> dict[str, Any]:
-    """Return the JSON object in the body of a request that a route reads itself; HttpError as of `StrictRequest`."""
+    """Return the JSON object in the body of a request that FastAPI does not parse. Raises as `StrictRequest` does."""
     return await StrictRequest(request.scope, request.receive).json()
 
 
 class ServiceRoute(APIRoute):
-    """A route that authenticates before it reads the body, and reads strict JSON.
-
-    The scopes of its `Needs` are its `security` in the OpenAPI document. Fields that an answer does not set are left
-    out of it.
-    """
+    """A route that authenticates the caller before it reads the body, and accepts only strict JSON."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         options |= {"response_model_exclude_unset": True, "operation_id": to_camel(endpoint.__name__.lstrip("_"))}
         if options["status_code"] == HTTPStatus.NO_CONTENT:
-            options["response_class"] = Response  # without Content-Type
+            options["response_class"] = Response  # An answer without a body must have no Content-Type.
         super().__init__(path, endpoint, **options)
         stated = security(*self._needs.scopes, reads="GET" in (self.methods or ())) if self._needs else []
         self.openapi_extra = {"security": stated, **(self.openapi_extra or {})}
@@ -119,7 +112,7 @@ class ServiceRoute(APIRoute):
         return next((call for call in calls if isinstance(call, Needs)), None)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return what answers a request."""
+        """Return the handler of the route's requests."""
         handle, needs = super().get_route_handler(), self._needs
 
         async def handler(request: Request) -> Response:
@@ -127,9 +120,10 @@ class ServiceRoute(APIRoute):
             if needs is not None:
                 request.state.caller = await caller(request, *needs.scopes)
             if self.dependant.query_params and len(request.query_params) < len(request.query_params.multi_items()):
-                raise HttpError(400, "a parameter is there twice")
+                raise HttpError(400, "a query parameter is repeated", hint="send each parameter once")
             if self.body_field is not None:
-                await request.body()  # FastAPI would answer 400 to a client that has gone
+                # The body is read here, because FastAPI would answer 400 to a client that has disconnected.
+                await request.body()
             return await handle(request)
 
         return handler
@@ -138,10 +132,7 @@ class ServiceRoute(APIRoute):
 def direct_endpoint(
     router: APIRouter, path: str, scope: Scope, takes: Any, gives: Any
 ) -> Callable[[Callable[[Request], Awaitable[Response]]], None]:
-    """Register an endpoint that reads the request itself, for calls that have to be fast.
-
-    `takes` and `gives` are the models of the OpenAPI document alone.
-    """
+    """Register a fast endpoint that parses the request itself. `takes` and `gives` are the body types for OpenAPI."""
 
     def register(endpoint: Callable[[Request], Awaitable[Response]]) -> None:
         def documented() -> None: ...
@@ -157,20 +148,20 @@ def direct_endpoint(
 
 
 def bounded_page(request: Request, limit: int | None) -> int:
-    """Return the size of a page; HttpError 400 if it is above the setting `limits.page`."""
+    """Return the size of a page. Raise `HttpError` 400 if it exceeds the setting `limits.page`."""
     most = service_of(request).settings.limits.page
     if limit is not None and limit > most:
-        raise HttpError(400, "limit is not valid", hint=f"a number from 1 to {most}")
+        raise HttpError(400, "limit is not valid", hint=f"use a number from 1 to {most}")
     return limit or most
 
 
 def security(*scopes: Scope, reads: bool = False) -> list[dict[str, list[str]]]:
-    """Return the `security` of an operation whose token has any one of these scopes; a browser's session only reads."""
+    """Return the OpenAPI `security` of a route. A token needs one of the scopes; a browser session can only read."""
     tokens = [{"token": [str(scope)]} for scope in scopes] or [{"token": list[str]()}]
     return [*tokens, {"cookie": []}] if reads and Scope.ADMIN not in scopes else tokens
 
 
-async def _bounded(request: Request, limits: LimitSettings) -> bytes:
+async def _read_body(request: Request, limits: LimitSettings) -> bytes:
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or len(length) > _LONGEST_LENGTH or int(length) > limits.body_bytes:
         raise _too_long(limits.body_bytes)
@@ -186,9 +177,9 @@ async def _bounded(request: Request, limits: LimitSettings) -> bytes:
                 if size > limits.body_bytes:
                     raise _too_long(limits.body_bytes)
     except TimeoutError:
-        raise HttpError(408, f"the body took longer than {limits.body_seconds:g} s", hint="send it whole") from None
+        raise HttpError(408, f"the body took longer than {limits.body_seconds:g} s", hint="send it faster") from None
     return b"".join(parts)
 
 
 def _too_long(most: int) -> HttpError:
-    return HttpError(413, f"the body is longer than {most} bytes", hint="send less at a time")
+    return HttpError(413, f"the body is longer than {most} bytes", hint="send less data in one request")

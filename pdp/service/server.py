@@ -1,4 +1,4 @@
-"""What `pdp serve` starts: a bound port, processes that serve it, TLS, bounds on slow and large requests."""
+"""The server behind `pdp serve`: its port, its worker processes, TLS, and limits for slow and large requests."""
 
 import asyncio
 import logging
@@ -34,21 +34,21 @@ _log = logging.getLogger("pdp.service")
 _HEAD_SECONDS: Final = 10.0
 _HEAD_BYTES: Final = 64 * 1024
 _GRACE_SECONDS: Final = 20
-_SILENT_SECONDS: Final = 60  # after which a silent worker is replaced; a start may take as long
+# A worker that sends no sign of life for this many seconds is replaced. It may also take this long to start.
+_SILENT_SECONDS: Final = 60
 _HEALTH: Final = (b"/healthz", b"/readyz")
-_SPARE: Final = 64  # extra connections, for health alone
-_OTHER_FILES: Final = 128  # open in a process beside its connections
+_SPARE: Final = 64  # The number of additional connections that are reserved for health checks.
+_OTHER_FILES: Final = 128  # The number of files that a process opens in addition to its connections.
 
 
 class _BoundedHttp(HttpToolsProtocol):
-    """HTTP/1.1 of one connection. A head over 10 s or 64 KiB ends it, and so do 20 s without reading.
+    """An HTTP/1.1 connection. Closes if the head exceeds 10 s or 64 KiB, or if the client reads nothing for 20 s.
 
-    When a process has all the connections that it may have, a new one ends the one that has been without a request for
-    longest. Where all have one, requests for health are still answered. When the process is told to end, `ending` in
-    the application's state is set: what waits answers then.
+    At the connection limit, a new connection replaces the connection that has been idle for longest. If no connection
+    is idle, the new connection may only request the health endpoints.
     """
 
-    _idle: ClassVar[dict["_BoundedHttp", None]] = {}  # connections of this process without a request, the oldest first
+    _idle: ClassVar[dict["_BoundedHttp", None]] = {}  # The idle connections of this process, ordered from the oldest.
     _in_head = False
     _head_bytes = 0
     _fields_bytes = 0
@@ -58,15 +58,15 @@ class _BoundedHttp(HttpToolsProtocol):
         super().connection_made(transport)
         self._head_timer = self.loop.call_later(_HEAD_SECONDS, transport.close)
         self._idle[self] = None
-        over, oldest = len(self.connections) - (self.config.limit_concurrency or 0), next(iter(self._idle))
-        if over >= (0 if oldest is not self else _SPARE):
+        excess, oldest = len(self.connections) - (self.config.limit_concurrency or 0), next(iter(self._idle))
+        if excess >= (0 if oldest is not self else _SPARE):
             del self._idle[oldest]
             self.connections.discard(oldest)
             oldest.transport.close()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        # A head is bounded also where the request before it is still open.
+        # The limit also applies to the head of a second request that arrives before the first request is answered.
         if self._in_head or self.cycle is None or self.cycle.response_complete:
             self._head_bytes += len(data)
             if self._head_bytes > _HEAD_BYTES:
@@ -118,10 +118,12 @@ class _BoundedHttp(HttpToolsProtocol):
         super().shutdown()
 
     def _count(self, size: int) -> None:
-        # Many short fields of a long head may come at once.
+        # The sizes are added up, because many short fields of a long head may arrive at once.
         self._fields_bytes += size
         if self._fields_bytes > _HEAD_BYTES:
-            raise ValueError("the head is too long")  # the server answers 400 and closes the connection
+            raise ValueError(
+                "the request's head is too long"
+            )  # For this error, Uvicorn answers 400 and closes the connection.
 
     def _end_timer(self) -> None:
         if self._head_timer is not None:
@@ -130,7 +132,7 @@ class _BoundedHttp(HttpToolsProtocol):
 
 
 class _Supervisor(Multiprocess):
-    """Replaces workers that end, and logs why. A worker may take a minute to start, or to answer."""
+    """Restarts worker processes that have ended or stopped answering, and logs the reason."""
 
     def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
         super().__init__(config, sockets)
@@ -151,21 +153,18 @@ class _Supervisor(Multiprocess):
             worker.join()
             self._heard.pop(worker, None)
             if code == STARTUP_FAILURE:
-                _log.error("worker %s could not start, so the service ends: its log lines say why", worker.pid)
+                _log.error("worker %s could not start, the service stops: see the worker's log lines", worker.pid)
                 self.should_exit.set()
                 return
             why = f"killed by {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
             why = why if code is not None else f"no answer for {_SILENT_SECONDS} s"
-            _log.error("worker %s ended: %s; a new worker starts", worker.pid, why)
+            _log.error("worker %s ended: %s; starting a new worker", worker.pid, why)
             self.processes[at] = Process(self.config, self.sockets)
             self.processes[at].start()
 
 
 def check_service(settings: ServiceSettings) -> None:
-    """Open all that the service would use, and close it: what is wrong with it is raised as `Service` raises it.
-
-    EngineError: an engine does not answer; the service would start, and deny.
-    """
+    """Check the configuration by opening and closing every resource. Raise EngineError if an engine fails."""
     _check_tls(settings)
     with ExitStack() as owned:
         for name, tenant in Service(settings, owned).tenants.items():
@@ -180,17 +179,15 @@ def serve_until_ended(
     started: Callable[[ServiceSettings, dict[str, str]], object],
     app: Callable[[ServiceSettings], ASGIApp] = create_app,
 ) -> None:
-    """Serve until a signal ends it: open requests are answered, for 20 s at most; what waits answers at once.
+    """Serve until a signal stops the process. Then requests get up to 20 s; waits for approvals end at once.
 
-    With several workers a parent process restarts those that die. `started` is told the settings with the bound port,
-    and by tenant the token that the first start makes. `app`: what is served; its state has an event `ending`.
-
-    UsageError: the address cannot be bound, or the TLS files cannot be used. Who cannot start exits with 1.
+    `started` gets the settings, with the bound port, and the first tokens of new tenants. `app` makes the application;
+    shutdown sets the event `ending` in its state. Raises UsageError if the address or the TLS files cannot be used.
     """
     _check_tls(settings)
-    # The server raises the signal again when all has ended.
+    # After its shutdown, Uvicorn raises the signal again. This handler then ends the process with exit code 0.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with _bound(settings) as bound, ExitStack() as ended:
+    with _bound_socket(settings) as bound, ExitStack() as ended:
         settings = settings.model_copy(update={"port": bound.getsockname()[1]})
         with ExitStack() as owned:
             store = Service(settings, owned).tokens.tokens
@@ -211,7 +208,7 @@ def serve_until_ended(
             proxy_headers=bool(settings.proxies),
             forwarded_allow_ips=[str(each) for each in settings.proxies],
             server_header=False,
-            limit_concurrency=_most_connections(settings),
+            limit_concurrency=_max_connections(settings),
             timeout_graceful_shutdown=_GRACE_SECONDS,
             timeout_worker_healthcheck=_SILENT_SECONDS,
             ssl_certfile=settings.tls_cert,
@@ -229,25 +226,26 @@ def serve_until_ended(
             except SystemExit as end:
                 is_failed = end.code == STARTUP_FAILURE
     if is_failed:
-        sys.exit(1)  # not with the library's own code, which is that of STEP_UP here
+        sys.exit(1)  # Uvicorn's own exit code is replaced, because for this command it would mean STEP_UP.
 
 
-def _bound(settings: ServiceSettings) -> socket.socket:
+def _bound_socket(settings: ServiceSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         bound = socket.create_server((settings.host, settings.port), family=family)
     except OSError as error:
-        why = str(error.strerror).partition(" (while ")[0]  # the address follows, which is said already
+        # The system's message repeats the address, so that part is removed.
+        why = str(error.strerror).partition(" (while ")[0]
         raise UsageError(
-            f"{settings.host}, port {settings.port}: cannot be bound: {why}",
-            hint="choose others with --host and --port",
+            f"cannot listen on {settings.host}, port {settings.port}: {why}",
+            hint="choose another address with --host and --port",
         ) from None
     bound.set_inheritable(True)
     return bound
 
 
-def _most_connections(settings: ServiceSettings) -> int:
-    """Return how many connections one process has, with the files that it may open raised to the system's limit."""
+def _max_connections(settings: ServiceSettings) -> int:
+    """Raise the process's limit of open files, and return the maximum number of connections per process."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     most = settings.limits.connections
@@ -257,9 +255,18 @@ def _most_connections(settings: ServiceSettings) -> int:
 def _check_tls(settings: ServiceSettings) -> None:
     if settings.tls_cert is None:
         return
+    cert, key = settings.tls_cert, settings.tls_key or settings.tls_cert
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(str(settings.tls_cert), settings.tls_key)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, settings.tls_key)
     except (OSError, ssl.SSLError) as error:
-        raise UsageError(
-            f"tls_cert, tls_key: cannot be used: {error}", hint="PEM files, the key without a password"
-        ) from None
+        hint = "use PEM files of one certificate and its key, without a password"
+        for name, file, label in (("tls_cert", cert, "CERTIFICATE"), ("tls_key", key, "PRIVATE KEY")):
+            try:
+                content = file.read_bytes()
+            except OSError as unread:
+                raise UsageError(f"{name} {file}: cannot be read: {unread.strerror}", hint="check the path") from None
+            if f"{label}-----".encode() not in content:
+                raise UsageError(f"{name} {file}: no {label.lower()} in PEM form (BEGIN {label})", hint=hint) from None
+        is_foreign = getattr(error, "reason", None) == "KEY_VALUES_MISMATCH"
+        why = "the key belongs to another certificate" if is_foreign else "damaged, or a key with a password"
+        raise UsageError(f"tls_cert {cert}, tls_key {key}: cannot be loaded: {why}", hint=hint) from None

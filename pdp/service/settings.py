@@ -1,7 +1,8 @@
-"""Configuration of the service: a YAML file, variables `PDP_SERVICE_...` over it, options of `pdp serve` over both."""
+"""Configuration of the service: a YAML file, overridden by variables `PDP_SERVICE_...` and options of `pdp serve`."""
 
 import os
 from base64 import b64decode
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, cast
 
@@ -20,15 +21,19 @@ from pdp.service.security.principal import Scope
 DEFAULT_TENANT: Final = "default"
 PREFIX: Final = "PDP_SERVICE_"
 
-_SECRET_BYTES: Final = 24  # as Standard Webhooks has it
+_SECRET_BYTES: Final = 24  # The minimum length of a secret in Standard Webhooks.
+_CREATE: Final = "create a secret with: echo whsec_$(openssl rand -base64 24)"
 _TENANT: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
 
 
 def _secret(secret: SecretStr) -> SecretStr:
     text = secret.get_secret_value()
-    key = b64decode(text.removeprefix("whsec_"), validate=True) if text.startswith("whsec_") else text.encode()
+    try:
+        key = b64decode(text.removeprefix("whsec_"), validate=True) if text.startswith("whsec_") else text.encode()
+    except ValueError:
+        raise ValueError(f"has no valid base64 after `whsec_`; {_CREATE}") from None
     if len(key) < _SECRET_BYTES:
-        raise ValueError(f"has to have at least {_SECRET_BYTES} bytes")
+        raise ValueError(f"has fewer than {_SECRET_BYTES} bytes; {_CREATE}")
     return secret
 
 
@@ -36,12 +41,12 @@ RulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Z
 SecureUrl = Annotated[str, AfterValidator(secure_url)]
 
 
-class _Part(BaseModel):
+class _FrozenSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class LimitSettings(_Part):
-    """What one request may cost, and how many one token may make."""
+class LimitSettings(_FrozenSettings):
+    """Limits of a request's size and time, of the number of requests per token, and of connections."""
 
     body_bytes: int = Field(MAX_BYTES, ge=1024, le=MAX_BYTES)
     body_seconds: float = Field(10, gt=0, le=60)
@@ -54,14 +59,11 @@ class LimitSettings(_Part):
     connections: int = Field(2000, ge=1)
 
 
-class OidcSettings(_Part):
-    """An OpenID Connect provider whose access tokens count.
+class OidcSettings(_FrozenSettings):
+    """An OpenID Connect provider whose access tokens are accepted. Its users belong to `tenant`.
 
-    Attributes:
-        audience: what `aud` has to hold; jwks_url: where its keys are (`jwks_uri` of its discovery document).
-        tenant: whose users they are; scopes: by scope of the token, the service's scopes that it gives.
-        claims: by claim of a session (`roles`, `clearances`...), the claim of the token that it is read from, by name
-            or JSON Pointer (`/realm_access/roles`). `sub`, `iss`, `act` and what marks a token are its own.
+    `jwks_url` is `jwks_uri` in the provider's discovery document. `scopes` maps token scopes to scopes of the service.
+    `claims` maps session claims to names or JSON Pointers of token claims; identity claims cannot be mapped.
     """
 
     issuer: SecureUrl
@@ -73,10 +75,10 @@ class OidcSettings(_Part):
     claims: dict[str, str] = {}
 
 
-class WebhookSettings(_Part):
-    """Where events of approvals are sent, signed with `secret`.
+class WebhookSettings(_FrozenSettings):
+    """A webhook that receives approval events, which are signed with `secret`.
 
-    `private`: also to this machine, where http will do, and to private networks.
+    `private` also allows a receiver on this machine, where http is enough, or in a private network.
     """
 
     url: SecureUrl
@@ -84,19 +86,16 @@ class WebhookSettings(_Part):
     private: bool = False
 
     def model_post_init(self, _: Any) -> None:
-        """Check what fields say together."""
+        """Require https unless `private` is set."""
         if not self.private and not self.url.startswith("https:"):
-            raise ValueError("url: has to begin with https://, unless private is true")
+            raise ValueError("url: http needs `private: true`; use https for other receivers")
 
 
-class AuthzenSettings(_Part):
-    """The policy that answers AuthZEN requests instead of the tenant's own, which decides its tool calls.
+class AuthzenSettings(_FrozenSettings):
+    """A separate policy for AuthZEN requests. Without it, the policy of the tenant's tool calls decides the requests.
 
-    Attributes:
-        entrypoint: what it answers with: true, or `{decision | allow | verdict, context?}`.
-        opa_url: of the OPA that has it.
-        accept_unknown_opa: let it answer if it does not say which release it is.
-        subject_search...: documents that list ids, or names of actions, for a request; each is then evaluated.
+    The value of the rule `entrypoint` is a boolean or `{decision | allow | verdict, context?}`. The rules `..._search`
+    list candidates, which are then evaluated. `accept_unknown_opa` accepts an OPA that does not report its version.
     """
 
     entrypoint: RulePath
@@ -107,10 +106,10 @@ class AuthzenSettings(_Part):
     action_search: RulePath | None = None
 
 
-class TenantSettings(_Part):
-    """One tenant: its project file, and where its approvals, keys and audit stream are stored.
+class TenantSettings(_FrozenSettings):
+    """A tenant: its project file, and where its approvals, keys and audit stream are stored.
 
-    `workspaces`: folders of this machine in which clients of http hooks work.
+    `workspaces` are the folders on this machine in which clients of HTTP hooks work.
     """
 
     project: ProjectPath
@@ -124,19 +123,16 @@ class TenantSettings(_Part):
     authzen: AuthzenSettings | None = None
 
     def model_post_init(self, _: Any) -> None:
-        """Check what fields say together."""
+        """Reject `opa_url` for the engine embedded, which does not use OPA."""
         if self.engine == "embedded" and self.opa_url is not None:
-            raise ValueError("opa_url: goes with the engine sidecar")
+            raise ValueError("opa_url: the engine embedded has no OPA; set `engine: sidecar` or remove opa_url")
 
 
-class ServiceSettings(_Part):
-    """What `pdp serve` runs with; made by `read_settings`.
+class ServiceSettings(_FrozenSettings):
+    """The settings of `pdp serve`. `read_settings` creates them.
 
-    Attributes:
-        tenants: by name; a service for one has the tenant `default`.
-        store: where access tokens are; the store of the tenant `default` when absent.
-        public_url: how clients reach it, for metadata; `https` behind TLS or a proxy.
-        proxies: addresses whose `X-Forwarded-...` headers count; needed to bind another interface without TLS files.
+    `store` is the database of access tokens; by default, the store of the tenant `default` or of the first tenant. The
+    `X-Forwarded-...` headers of `proxies` are trusted. To serve other machines, configure TLS or `proxies`.
     """
 
     host: str = "127.0.0.1"
@@ -154,61 +150,61 @@ class ServiceSettings(_Part):
     otlp_endpoint: Annotated[str, Field(pattern=r"^https?://[^/]")] | None = None
 
     def model_post_init(self, _: Any) -> None:
-        """Check what fields say together."""
+        """Check settings that depend on each other, such as `tls_key` and `tls_cert`."""
         if not self.tenants:
-            raise ValueError("tenants: at least one is needed")
+            raise ValueError("tenants: add at least one tenant")
         for provider in self.oidc:
             if provider.tenant not in self.tenants:
-                raise ValueError(f"oidc: {provider.issuer}: there is no tenant {provider.tenant}")
+                raise ValueError(f"oidc: {provider.issuer}: unknown tenant {provider.tenant}; add it to tenants")
         if self.tls_key and not self.tls_cert:
-            raise ValueError("tls_key: needs tls_cert beside it")
+            raise ValueError("tls_key: set tls_cert as well")
         if not (is_this_machine(self.host) or self.tls_cert or self.proxies):
-            raise ValueError(f"host: {self.host} can be reached from elsewhere: state tls_cert, or proxies before it")
+            raise ValueError(f"host: other machines can reach {self.host}: set tls_cert, or name a proxy in proxies")
 
     @property
     def url(self) -> str:
-        """How clients reach the service."""
+        """The URL that clients use, without a slash at the end."""
         scheme = "https" if self.tls_cert else "http"
         return (self.public_url or f"{scheme}://{self.host}:{self.port}").rstrip("/")
 
 
 def read_settings(file: Path | None, options: dict[str, Any]) -> ServiceSettings:
-    """Return what a configuration file states, the environment over it, and `options`, in the file's shape, over both.
+    """Read the settings from a file, the environment and `options`; later sources override earlier ones.
 
-    Paths in the file are relative to its folder. Where no tenant is stated, `default` has the project that is found
-    from the current folder; a tenant without a store has the project's, or `pdp.db` beside the project file.
-
-    UsageError: anything in it cannot be used; FileFaultsError where it stands in the file.
+    Paths in the file are relative to its folder. Without tenants, the project of the current folder is the tenant
+    `default`. A tenant without `store` has the store of its project, or `pdp.db` next to the project. Raises
+    UsageError, or FileFaultsError if the file has faults.
     """
     document = Document("", "", Part({}, 1, 1)) if file is None else read_document(file)
-    over = _over(_environment(), options)
+    overrides = _overridden(_environment(), options)
     folder = Path() if file is None else file.parent
     values = document.value
     if isinstance(values, dict):
-        values = _over(values, over)
+        values = _overridden(values, overrides)
         values["tenants"] = values.get("tenants") or {DEFAULT_TENANT: {}}
         if isinstance(values["tenants"], dict):
-            tenants = {name: _completed(name, tenant, folder) for name, tenant in values["tenants"].items()}
+            tenants = {name: _with_defaults(name, tenant, folder) for name, tenant in values["tenants"].items()}
             values["tenants"] = tenants
     try:
         return ServiceSettings.model_validate(values, context=folder)
     except ValidationError as error:
         for fault in error.errors(include_url=False, include_input=False):
-            if file is None or _stands(fault["loc"], over):
-                name = "__".join(map(str, fault["loc"]))
-                what = f"{PREFIX}{name.upper()}, or its option" if name else "settings"
-                told = fault["msg"].removeprefix("Value error, ")
-                raise UsageError(f"{what}: {told}", hint="see docs/service.md") from None
+            if file is None or _has(overrides, fault["loc"]):
+                steps = list(map(str, fault["loc"]))
+                variable = PREFIX + "__".join(takewhile(lambda step: not step.isdecimal(), steps)).upper()
+                name = f"setting {'.'.join(steps)} ({variable} or its option)" if steps else "settings"
+                why = "unknown" if fault["type"] == "extra_forbidden" else fault["msg"].removeprefix("Value error, ")
+                raise UsageError(f"{name}: {why}", hint="docs/service.md describes the settings") from None
         raise FileFaultsError(faults_of(error, document, ServiceSettings)) from None
 
 
-def _over(below: Any, above: Any) -> Any:
-    if not (isinstance(below, dict) and isinstance(above, dict)):
-        return above
-    return {**below, **{name: _over(below.get(name), value) for name, value in above.items()}}
+def _overridden(base: Any, overrides: Any) -> Any:
+    if not (isinstance(base, dict) and isinstance(overrides, dict)):
+        return overrides
+    return {**base, **{name: _overridden(base.get(name), value) for name, value in overrides.items()}}
 
 
-def _stands(path: tuple[int | str, ...], values: Any) -> bool:
+def _has(values: Any, path: tuple[int | str, ...]) -> bool:
     for step in path:
         if not isinstance(values, dict) or step not in values:
             return False
@@ -217,33 +213,37 @@ def _stands(path: tuple[int | str, ...], values: Any) -> bool:
 
 
 def _environment() -> dict[str, Any]:
-    """Return what variables state; UsageError for one that nothing reads, and for one with half a JSON value."""
+    """Return the settings in variables `PDP_SERVICE_...`. Raise UsageError for an unknown name or malformed JSON."""
     known = [f"{PREFIX}{name}".upper() for name in ServiceSettings.model_fields]
     for name in os.environ:
         field = PREFIX + name.removeprefix(PREFIX).partition("__")[0]
         if name.startswith(PREFIX) and field not in known:
-            raise UsageError(f"variable {name}: there is no such setting", hint=nearest(field, known))
+            raise UsageError(f"variable {name}: unknown setting", hint=nearest(field, known))
     try:
         return EnvSettingsSource(
             cast("Any", ServiceSettings), case_sensitive=False, env_prefix=PREFIX, env_nested_delimiter="__"
         )()
     except SettingsError as error:
-        raise UsageError(f"a variable {PREFIX}...: {error}", hint="lists and mappings are written as JSON") from None
+        # Pydantic's error quotes the name of the setting, so it is replaced by the name of the variable.
+        setting = (PREFIX + str(error).split('"')[1]).upper()
+        names = " or ".join(name for name in os.environ if name.upper().startswith(setting))
+        raise UsageError(f"variable {names}: the value is not valid JSON", hint='write a list as ["a", "b"]') from None
 
 
-def _completed(name: str, tenant: Any, folder: Path) -> Any:
-    """Return a tenant with project and store, where they are not stated."""
+def _with_defaults(name: str, tenant: Any, folder: Path) -> Any:
     if not isinstance(tenant, dict) or ("project" in tenant and "store" in tenant):
         return tenant
     file = folder / tenant["project"] if isinstance(tenant.get("project"), str | Path) else None
     if file is None and name == DEFAULT_TENANT:
         file = chosen_project()
         if file is None:
-            raise UsageError("no project is named, and none is here", hint=f"name its {PROJECT_FILE} with --project")
+            raise UsageError("no project found in this folder", hint=f"name its {PROJECT_FILE} with --project")
     if file is None:
         return tenant
     beside = file.absolute().parent
     if Path(__file__).parents[1] in beside.resolve().parents:
-        beside = Path.cwd()  # what is installed stays as it is
+        # For a project inside the installed package, the database is put into the working folder, because the package
+        # must not be changed.
+        beside = Path.cwd()
     store = tenant.get("store") or read_project(file).store or f"sqlite:///{beside / 'pdp.db'}"
     return {**tenant, "project": file.absolute(), "store": store}

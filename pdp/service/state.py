@@ -1,4 +1,4 @@
-"""The state of one process, which all routes share: tenants with their stores and engines, readiness, limits."""
+"""The state that all routes of one process share: tenants with their stores and engines, readiness, limits."""
 
 import asyncio
 import logging
@@ -30,15 +30,20 @@ from pdp.service.telemetry import tracer_provider
 from pdp.stores.sql.audit import SqlAudit
 from pdp.stores.url import OpenStores
 
-_SECONDS: Final = 2.0  # in which engine and store have to answer
-_WHY: Final = {"store.schema": "its tables are of another release", "timeout": f"no answer within {_SECONDS:g} s"}
-_MOST: Final = 100_000  # tokens that are remembered; of more, who has asked least recently begins anew
+_SECONDS: Final = 2.0  # The engine and the store must answer health checks within this many seconds.
+_WHY: Final = {
+    "store.schema": "the database's tables belong to another release of tool-pdp",
+    "timeout": f"no answer within {_SECONDS:g} s",
+}
+# The maximum number of principals whose request rate is remembered. The principal that was idle for longest is
+# forgotten first.
+_MOST: Final = 100_000
 _log = logging.getLogger("pdp.service")
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A tenant, opened by `open_tenant`."""
+    """A tenant with its open resources. `open_tenant` creates it."""
 
     name: str
     settings: TenantSettings
@@ -49,19 +54,16 @@ class Tenant:
 
     @property
     def approvals(self) -> Approvals:
-        """The rules of approvals, over the tenant's store."""
+        """The approvals in the tenant's store."""
         approvals = self.pep.approvals
-        assert approvals is not None  # noqa: S101 - made so below
+        assert approvals is not None  # noqa: S101 - `open_tenant` sets them
         return approvals
 
 
 def open_tenant(
     name: str, settings: TenantSettings, owned: ExitStack, provider: TracerProvider | None = None
 ) -> Tenant:
-    """Open what a tenant has, closed with `owned`. A SQLite file is made or brought up to date.
-
-    UsageError: a file is missing or faulty; BundleError, EngineError, StoreError: what they name cannot be used.
-    """
+    """Open a tenant; `owned` closes its stores and engine. Raise UsageError, BundleError, EngineError or StoreError."""
     project = read_project(settings.project)
     if settings.accept_unknown_opa:
         project = project.model_copy(update={"accept_unknown_opa": True})
@@ -92,28 +94,24 @@ def _key(file: Path) -> bytes:
         raise UsageError(f"audit_key_file {file}: cannot be read: {error.strerror}", hint="check the path") from None
     if len(key) < KEY_BYTES:
         raise UsageError(
-            f"audit_key_file {file}: has less than {KEY_BYTES} bytes", hint="make one with `openssl rand -hex 32`"
+            f"audit_key_file {file}: has fewer than {KEY_BYTES} bytes", hint="create a key with `openssl rand -hex 32`"
         )
     return key
 
 
 class Caller(NamedTuple):
-    """The holder of the request's token, and the tenant that the token belongs to."""
+    """The caller of a request: the holder of its token, and the token's tenant."""
 
     principal: Principal
     tenant: Tenant
 
     def may(self, *scopes: Scope) -> bool:
-        """Return whether the token has all of these scopes."""
+        """Return whether the caller's token has all of the given scopes."""
         return self.principal.scopes.issuperset(scopes)
 
 
 class Readiness:
-    """Whether all tenants' engines and stores can be used, asked at most once a second, however many want to know.
-
-    A tenant's part is shown where the service has no other: nobody sees what another tenant has. What hangs is not
-    asked again before it ends.
-    """
+    """Checks the tenants' engines and stores, at most once a second. Reports details only if there is one tenant."""
 
     def __init__(self, tenants: dict[str, Tenant]) -> None:
         self._tenants = list(tenants.values())
@@ -121,10 +119,10 @@ class Readiness:
         self._until = 0.0
         self._answer: dict[str, Any] = {}
         self._since: dict[tuple[str, str], float] = {}
-        self._asked: dict[tuple[str, str], asyncio.Task[dict[str, Any]]] = {}
+        self._running: dict[tuple[str, str], asyncio.Task[dict[str, Any]]] = {}
 
     async def answer(self) -> dict[str, Any]:
-        """Return `status`, `ready` or `unready`; and of a single tenant `engine`, and `store` with the audit stream."""
+        """Return the status `ready` or `unready`; for a single tenant, also the state of `engine` and `store`."""
         async with self._turn:
             if time.monotonic() >= self._until:
                 parts = await asyncio.gather(*map(self._part, self._tenants))
@@ -137,17 +135,17 @@ class Readiness:
     async def _part(self, tenant: Tenant) -> dict[str, dict[str, Any]]:
         checks = {"engine": self._engine, "store": self._store}
         for name, check in checks.items():
-            if (tenant.name, name) not in self._asked:
-                self._asked[tenant.name, name] = asyncio.create_task(check(tenant))
-        asked = {name: self._asked[tenant.name, name] for name in checks}
-        done, _ = await asyncio.wait(asked.values(), timeout=_SECONDS)
-        for name, task in asked.items():
+            if (tenant.name, name) not in self._running:
+                self._running[tenant.name, name] = asyncio.create_task(check(tenant))
+        tasks = {name: self._running[tenant.name, name] for name in checks}
+        done, _ = await asyncio.wait(tasks.values(), timeout=_SECONDS)
+        for name, task in tasks.items():
             if task in done:
-                del self._asked[tenant.name, name]
+                del self._running[tenant.name, name]
         late = _WHY["timeout"]
         return {
             name: task.result() if task in done else {"status": "unready", "code": f"{name}.timeout", "reason": late}
-            for name, task in asked.items()
+            for name, task in tasks.items()
         }
 
     async def _store(self, tenant: Tenant) -> dict[str, Any]:
@@ -155,11 +153,11 @@ class Readiness:
             return {"status": "ready", "revision": await asyncio.to_thread(tenant.stores.check)}
         except PdpError as error:
             _log.error("tenant %s: not ready: %s", tenant.name, error)
-            why = _WHY.get(error.code, "it cannot be written to; the log says why")
+            why = _WHY.get(error.code, "the store is not writable; see the log")
             return {"status": "unready", "code": error.code, "reason": why}
 
     async def _engine(self, tenant: Tenant) -> dict[str, Any]:
-        # No request at all: the policy denies it, and says which one it is.
+        # The engine is asked with an empty request, which is always denied, but whose answer names the bundle revision.
         engine = tenant.pep.engine
         decision, healthy = await asyncio.gather(engine.adecide_body(b"{}"), engine.ahealthy())
         if decision.bundle_revision and healthy:
@@ -173,16 +171,16 @@ class Readiness:
             }
         reason = next(iter(decision.reasons), None)
         code, logged = (reason.code, reason.text) if reason else ("engine.not_ready", "the engine gives no reason")
-        why = "it gives no decision; the log says why"
+        why = "the engine does not decide; see the log"
         if not healthy and (decision.bundle_revision or decision.codes == (AnswerInvalidError.code,)):
             code = "engine.not_ready"
-            why = logged = "OPA's bundles are not activated, or a plugin is not up; see: pdp opa status"
+            why = logged = "OPA has not activated its bundles, or a plugin is not ready; see: pdp opa status"
         _log.error("tenant %s: not ready: %s", tenant.name, logged)
         return {"status": "unready", "name": engine.name, "code": code, "reason": why}
 
 
 class RateLimiter:
-    """A token bucket for each principal, in this process: `rate` requests a second, `burst` of them at once."""
+    """A token bucket for each principal in this process: `rate` requests per second, at most `burst` at once."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._rate = rate
@@ -190,13 +188,13 @@ class RateLimiter:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def admit(self, principal: Principal) -> None:
-        """Count one request; HttpError 429 where there have been too many."""
+        """Count one request of a principal. Raise `HttpError` 429 if the principal exceeds the rate."""
         now = time.monotonic()
         left, since = self._buckets.get(principal.id, (self._burst, now))
         left = min(self._burst, left + (now - since) * self._rate)
         if left < 1:
             wait = f"{max(1, round((1 - left) / self._rate))}"
-            raise HttpError(429, "too many requests by this token", hint="slow down", headers={"Retry-After": wait})
+            raise HttpError(429, "too many requests by this token", hint="retry later", headers={"Retry-After": wait})
         self._buckets[principal.id] = (left - 1, now)
         self._buckets.move_to_end(principal.id)
         if len(self._buckets) > _MOST:
@@ -204,7 +202,7 @@ class RateLimiter:
 
 
 class Service:
-    """The state that all requests share. Opening it opens every tenant; `owned` closes them."""
+    """The state that all requests of a process share. Creating it opens all tenants; closing `owned` closes them."""
 
     def __init__(self, settings: ServiceSettings, owned: ExitStack) -> None:
         self.settings = settings
@@ -213,9 +211,10 @@ class Service:
         self.tenants: dict[str, Tenant] = {
             name: open_tenant(name, tenant, owned, provider) for name, tenant in settings.tenants.items()
         }
-        _check_apart(self.tenants)
+        _check_distinct_stores(self.tenants)
         self.readiness = Readiness(self.tenants)
-        self.ending = asyncio.Event()  # set when the process is told to end: what waits answers now
+        # This event is set when the process shuts down, so that waiting requests are answered at once.
+        self.ending = asyncio.Event()
         self.feeds = {
             name: ApprovalFeed(tenant.stream, settings.limits.waiting, self.ending)
             for name, tenant in self.tenants.items()
@@ -225,7 +224,7 @@ class Service:
         self.authenticators: list[Authenticator] = [self.tokens, *map(OidcAuthenticator, settings.oidc)]
 
     async def authenticated(self, request: Request) -> Principal:
-        """Return the holder of the request's token; HttpError 401 without a valid one, 503 if it cannot be checked."""
+        """Return the holder of the request's token. Raise `HttpError` 401 if invalid, 503 if the check fails."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         by_cookie = scheme.lower() != "bearer" or not token.strip()
         if by_cookie:
@@ -237,14 +236,14 @@ class Service:
         problem = ' error="invalid_token"' if token else ""
         raise HttpError(
             401,
-            "the token is not valid, or no longer" if token else "no access token",
+            "the token is invalid, expired or revoked" if token else "the request has no access token",
             hint="send Authorization: Bearer TOKEN",
             headers={"WWW-Authenticate": f"Bearer{problem}"},
         )
 
 
-def _check_apart(tenants: dict[str, Tenant]) -> None:
-    """Raise UsageError where two tenants have one database, however its URL is written: it has one secret."""
+def _check_distinct_stores(tenants: dict[str, Tenant]) -> None:
+    """Raise UsageError if tenants share a database, which its secret key shows: one database can have several URLs."""
     names: dict[bytes, str] = {}
     for name, tenant in tenants.items():
         other = names.setdefault(tenant.stores.ledger.key, name)
@@ -253,6 +252,6 @@ def _check_apart(tenants: dict[str, Tenant]) -> None:
 
 
 def service_of(request: Request) -> Service:
-    """Return the service that a request came to."""
+    """Return the `Service` of the process that handles a request."""
     service: Service = request.app.state.service
     return service

@@ -1,7 +1,4 @@
-"""Metrics, logs with request ids, traces that continue the caller's.
-
-Nothing that a caller writes becomes a metric's label, and the log has no query, body or token.
-"""
+"""Metrics, logs and traces. Metrics contain no text from a caller; logs contain no query, body or token."""
 
 import logging
 import os
@@ -22,34 +19,32 @@ from pdp.service.settings import ServiceSettings
 _log = logging.getLogger("pdp.service.requests")
 
 _PLAIN: Final = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "color_message"))
-WORKERS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"  # the library's own name, for what the workers of one service count
+# The folder for metrics that all workers share. prometheus_client defines the variable's name.
+WORKERS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 
-_requests = Counter("pdp_http_requests", "Requests that have ended", ("route", "status"))
-_seconds = Histogram("pdp_http_request_seconds", "How long requests took, waits included", ("route",))
-_decisions = Counter("pdp_decisions", "Decisions, by the concern of their first reason", ("verdict", "family"))
+_requests = Counter("pdp_http_requests", "Finished requests", ("route", "status"))
+_seconds = Histogram("pdp_http_request_seconds", "Duration of requests, including waits", ("route",))
+_decisions = Counter("pdp_decisions", "Decisions by verdict and by family of the reason", ("verdict", "family"))
 
 
 @cache
-def _counted(route: str, status: str) -> tuple[Any, Any]:
+def _request_metrics(route: str, status: str) -> tuple[Any, Any]:
     return _requests.labels(route, status), _seconds.labels(route)
 
 
 @cache
-def _decided(verdict: str, family: str) -> Any:
+def _decision_metric(verdict: str, family: str) -> Any:
     return _decisions.labels(verdict, family)
 
 
 def count_decision(verdict: str, codes: Iterable[str]) -> None:
-    """Count one decision. Its family is what stands before the dot in the first of its reason codes.
-
-    Both are `none` for a proposal that a contract check has rejected before.
-    """
+    """Count a decision by verdict and family: its first reason code up to the dot, or `none` without a reason code."""
     family = next(iter(codes), "none").partition(".")[0]
-    _decided(verdict, family).inc()
+    _decision_metric(verdict, family).inc()
 
 
 def metrics_text() -> bytes:
-    """Return all metrics, of all workers, in Prometheus' text format."""
+    """Return the metrics of all workers in Prometheus' text format."""
     registry = REGISTRY
     if WORKERS_FOLDER in os.environ:
         registry = CollectorRegistry()
@@ -58,10 +53,10 @@ def metrics_text() -> bytes:
 
 
 def request_ended(scope: Scope, status: int | None, seconds: float, span: Span | None) -> None:
-    """Count and log one request, and say in its span, if it has one, what became of it."""
+    """Count and log a finished request, and complete its span if there is one."""
     state = scope["state"]
     principal, route = state["principal"], state["route"]
-    count, duration = _counted(route, str(status or "none"))
+    count, duration = _request_metrics(route, str(status or "none"))
     count.inc()
     duration.observe(seconds)
     if span is not None:
@@ -88,20 +83,20 @@ def request_ended(scope: Scope, status: int | None, seconds: float, span: Span |
 
 
 def request_span(scope: Scope, tracer: Tracer) -> AbstractContextManager[Span]:
-    """Return a span for one request, within that of its caller."""
+    """Start a trace span for a request, as a child of the span that the request's headers name."""
     carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     caller = TraceContextTextMapPropagator().extract(carrier)
     return tracer.start_as_current_span(scope["method"], context=caller, kind=SpanKind.SERVER)
 
 
 def tracer_provider(settings: ServiceSettings, owned: ExitStack) -> TracerProvider | None:
-    """Return what makes spans and exports them, until `owned` is closed; None where no endpoint is configured."""
+    """Return an OpenTelemetry provider that exports spans until `owned` is closed; None without `otlp_endpoint`."""
     if settings.otlp_endpoint is None:
         return None
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - only then
-    from opentelemetry.sdk import trace as sdk  # noqa: PLC0415 - likewise
-    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - likewise
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - likewise
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - optional
+    from opentelemetry.sdk import trace as sdk  # noqa: PLC0415 - only needed with an endpoint
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - only needed with an endpoint
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - only needed with an endpoint
 
     provider = sdk.TracerProvider(resource=Resource.create({"service.name": "pdp"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.otlp_endpoint)))
@@ -110,10 +105,10 @@ def tracer_provider(settings: ServiceSettings, owned: ExitStack) -> TracerProvid
 
 
 class JsonLines(logging.Formatter):
-    """One line of JSON for each record: time, level, logger, message, what was given as `extra`, and an error."""
+    """Formats a log record as one line of JSON: time, level, logger, message, the fields of `extra`, and the error."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the record as a line of JSON."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname.lower(),
@@ -127,7 +122,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_config(settings: ServiceSettings) -> dict[str, Any]:
-    """Return the configuration of logging for one process, as of `logging.config`."""
+    """Return the logging configuration of one process, for `logging.config.dictConfig`."""
     level = settings.log_level.upper()
     return {
         "version": 1,

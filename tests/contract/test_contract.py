@@ -1,4 +1,4 @@
-"""The checks before the policy and the mapping to a request, on manifests made for one thing each."""
+"""The checks of a proposal before the policy, and the request that the policy gets, each with a minimal manifest."""
 
 from typing import Any
 
@@ -24,7 +24,6 @@ SOURCES = {"type": ["array", "string", "number", "object", "null"], "items": TEX
 
 
 def compiled(**entry: Any) -> CompiledManifest:
-    """A manifest of one tool, `save_note`, with some fields changed."""
     tool = {
         "name": "save_note", "description": "Save a note", "version": "1.0.0", "risk_tier": "low",
         "scopes": ["notes.write"],
@@ -60,8 +59,8 @@ def rejection(manifest: CompiledManifest, arguments: Any, **changes: Any) -> tup
     [
         pytest.param({"text": 1}, 'arguments.text: 1 is not of type "string"', id="type"),
         pytest.param({"count": 1.5}, 'arguments.count: 1.5 is not of type "integer"', id="not an integer"),
-        pytest.param({"count": "1"}, 'arguments.count: "1" is not of type "integer"', id="a digit is no number"),
-        pytest.param({"count": True}, 'arguments.count: true is not of type "integer"', id="true is no number"),
+        pytest.param({"count": "1"}, 'arguments.count: "1" is not of type "integer"', id="text of digits"),
+        pytest.param({"count": True}, 'arguments.count: true is not of type "integer"', id="true"),
         pytest.param({"tags": {"b": "x"}}, "arguments.tags: Additional properties are not allowed ('b' was unexpected)",
             id="unknown, nested"),
         pytest.param(
@@ -72,11 +71,11 @@ def rejection(manifest: CompiledManifest, arguments: Any, **changes: Any) -> tup
         ),
     ],
 )  # fmt: skip
-def test_arguments_that_the_schema_refuses(arguments: Any, reason: str) -> None:
+def test_invalid_arguments_are_rejected_with_every_fault(arguments: Any, reason: str) -> None:
     assert rejection(compiled(), arguments) == ("INVALID_PAYLOAD", reason)
 
 
-def test_a_reason_does_not_repeat_a_long_argument() -> None:
+def test_rejection_reason_truncates_a_long_argument() -> None:
     code, reason = rejection(compiled(), {"count": "x" * 200_000})
 
     assert (code, len(reason)) == ("INVALID_PAYLOAD", 317)
@@ -86,43 +85,46 @@ def test_a_reason_does_not_repeat_a_long_argument() -> None:
 @pytest.mark.parametrize(
     ("stated", "bound"), [({}, 256 * 1024), ({"max_bytes": 20}, 20), ({"max_bytes": 2**20}, 2**20)]
 )
-def test_arguments_have_a_size_that_the_entry_may_state(stated: dict[str, int], bound: int) -> None:
+def test_arguments_larger_than_max_bytes_are_rejected(stated: dict[str, int], bound: int) -> None:
     manifest, fitting = compiled(**stated), bound - len('{"text":""}')
 
-    if bound < 2**20:  # a proposal of one byte more is not read at all
-        reason = f"arguments have {bound + 1} bytes, at most {bound} are admitted"
+    # A proposal of more than 2**20 bytes is rejected before it is parsed, so no proposal can exceed this limit.
+    if bound < 2**20:
+        reason = f"arguments have {bound + 1} bytes, but at most {bound} are allowed"
         assert rejection(manifest, {"text": "x" * (fitting + 1)}) == ("INVALID_PAYLOAD", reason)
     checked(manifest, {"text": "x" * (fitting if bound < 2**20 else 10**6)})
 
 
-def test_what_is_too_much_to_check_is_rejected_whether_the_schema_admits_it_or_not() -> None:
+def test_arguments_that_take_too_many_steps_to_validate_are_rejected() -> None:
     tags = {"type": "array", "items": {"anyOf": [{"type": "string", "minLength": at} for at in range(64)]}}
     manifest = compiled(schema={"type": "object", "properties": {"tags": tags}})
 
     code, reason = rejection(manifest, {"tags": ["a" * 60] * 4_000})
 
     assert code == "INVALID_PAYLOAD"
-    assert reason.startswith("arguments: too much to check: the schema may take ")
+    assert reason.startswith("arguments: too expensive to validate: it may take ")
     assert checked(manifest, {"tags": ["a" * 60] * 500}).schema_valid is True
 
 
-def test_what_a_correction_makes_too_large_is_rejected() -> None:
+def test_call_is_rejected_if_its_correction_exceeds_max_bytes() -> None:
     long = {"set": {"text": "x" * 30}}
     invariant = {"id": "NONE", "rule": "No note is empty", "check": 'call.text != ""', "correct": long}
     manifest = compiled(max_bytes=20, invariants=[invariant])
 
-    reason = "NONE: its correction does not pass the schema: arguments have 41 bytes, at most 20 are admitted"
+    reason = (
+        "NONE: the corrected arguments do not match the schema: arguments have 41 bytes, but at most 20 are allowed"
+    )
     assert rejection(manifest, {"text": ""}) == ("INVALID_PAYLOAD", reason)
 
 
-def test_an_integral_float_is_an_integer() -> None:
+def test_float_without_fraction_is_valid_as_an_integer_argument() -> None:
     assert checked(compiled(), {"count": 2.0}).schema_valid is True
 
 
 INVARIANT = {"id": "SHORT", "rule": "A note has at most five characters", "check": "size(call.text) <= 5"}
 
 
-def test_invariants_see_state_config_and_plan() -> None:
+def test_invariants_can_read_state_config_and_plan() -> None:
     manifest = compiled(invariants=[{**INVARIANT, "check": "state.a == 1 && config.b == 2 && size(plan) == 2"}])
 
     assert checked(manifest, {}, state={"a": 1}, config={"b": 2}, plan=[{}]).schema_valid is True
@@ -132,7 +134,7 @@ def test_invariants_see_state_config_and_plan() -> None:
 MENDED = {**INVARIANT, "correct": {"set": {"text": "short"}}}
 
 
-def test_what_is_corrected_is_what_goes_on() -> None:
+def test_corrected_proposal_replaces_the_original() -> None:
     derived = {"required": True, "key": "derive(args)"}
     manifest = compiled(invariants=[MENDED], idempotency=derived, provenance={"required": ["text"]})
     corrected = checked(manifest, {"text": "longer", "count": 1}, idempotency_key=None)
@@ -147,7 +149,7 @@ def test_what_is_corrected_is_what_goes_on() -> None:
 
 
 @pytest.mark.parametrize("names", [("tool", "arguments"), ("tool_name", "payload")])
-def test_what_is_corrected_and_transformed_is_spelled_as_it_was_proposed(names: tuple[str, str]) -> None:
+def test_corrected_proposal_uses_the_field_names_of_the_original_proposal(names: tuple[str, str]) -> None:
     proposal = Proposal.read(dict(zip(names, ("save_note", {"text": "longer"}), strict=True)))
     corrected = check(proposal, session(), compiled(invariants=[MENDED])).proposal
     assert corrected is not None
@@ -175,7 +177,9 @@ def test_what_is_corrected_and_transformed_is_spelled_as_it_was_proposed(names: 
         ({"provenance": {"required": ["text"]}}, {}, "provenance", []),
     ],
 )  # fmt: skip
-def test_a_rejection_names_its_check_and_rules(entry: Any, arguments: Any, name: str, trips: list[str]) -> None:
+def test_rejection_names_the_failed_check_and_violated_rules(
+    entry: Any, arguments: Any, name: str, trips: list[str]
+) -> None:
     proposal = Proposal.read({"tool": "save_note", "arguments": arguments})
     result = check(proposal, session(idempotency_key=None), compiled(**entry))
 
@@ -185,17 +189,17 @@ def test_a_rejection_names_its_check_and_rules(entry: Any, arguments: Any, name:
 
 
 @pytest.mark.parametrize(("invariant", "resolution"), [(MENDED, "corrected"), (INVARIANT, "rejected")])
-def test_trips_are_logged_with_their_id_and_without_arguments(
+def test_invariant_violations_are_logged_with_rule_id_and_without_arguments(
     invariant: dict[str, Any], resolution: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="pdp.contract")
     proposal = Proposal.read({"tool": "save_note", "arguments": {"text": "secret-secret"}})
     check(proposal, session(), compiled(invariants=[invariant]))
 
-    assert [record.getMessage() for record in caplog.records] == [f"save_note: invariant SHORT tripped: {resolution}"]
+    assert [record.getMessage() for record in caplog.records] == [f"save_note: violated invariant SHORT: {resolution}"]
 
 
-def test_the_config_is_resolved_before_the_invariants_are_asked() -> None:
+def test_config_is_resolved_before_invariants_are_checked() -> None:
     config = [{"key": "most", "default": 3}, {"key": "mode", "default": "FAST", "normalize": ["lower"]}]
     check_text = 'size(call.text) <= int(config.most) && config.mode == "fast"'
     manifest = compiled(config=config, invariants=[{**INVARIANT, "check": check_text}])
@@ -208,7 +212,7 @@ def test_the_config_is_resolved_before_the_invariants_are_asked() -> None:
 DERIVED = {"idempotency": {"required": True, "key": "derive(args)"}}
 
 
-def test_a_key_is_derived_from_the_arguments() -> None:
+def test_missing_idempotency_key_is_derived_from_the_arguments() -> None:
     manifest = compiled(**DERIVED)
     first, again = (checked(manifest, {"text": "a", "count": 1}, idempotency_key=None) for _ in range(2))
     other = checked(manifest, {"text": "b", "count": 1}, idempotency_key=None)
@@ -219,8 +223,8 @@ def test_a_key_is_derived_from_the_arguments() -> None:
     assert (first.idempotency_missing, checked(manifest, {}).idempotency_key) == (False, "idm-4a2b")
 
 
-def test_no_key_is_derived_for_a_high_commit() -> None:
-    """Files that ask for one do not load; an entry that no file stated derives none either."""
+def test_idempotency_key_is_not_derived_for_commit_high_tools() -> None:
+    """The loader rejects this entry in a manifest file, so the test creates the entry without the loader."""
     tool = compiled(**DERIVED, effect_class="commit-low", compensation="save_note").manifest.tools["save_note"]
 
     assert tool.derives_key is True
@@ -233,19 +237,19 @@ def test_no_key_is_derived_for_a_high_commit() -> None:
     [{}, {"effect_class": "pure"}, {**DERIVED, "provenance": {"required": ["source_ids"]}}],
     ids=["no class", "pure", "no key and no sources"],
 )
-def test_every_call_of_a_tool_that_writes_canonical_memory_is_rejected(
+def test_calls_of_a_tool_that_writes_canonical_memory_are_rejected(
     entry: dict[str, Any], arguments: dict[str, Any]
 ) -> None:
     manifest = compiled(**entry, writes="canonical", invariants=[MENDED])
     assert rejection(manifest, arguments, idempotency_key=None) == (
         "DIRECT_CANONICAL_WRITE_FORBIDDEN",
-        "save_note writes canonical memory, and no model may call it: propose the change instead",
+        "save_note writes canonical memory, so no model may call it: propose the change instead",
     )
 
 
 @pytest.mark.parametrize("required", [[], ["source_ids"]])
 @pytest.mark.parametrize("sources", ["absent", None, "", [], {}, False])
-def test_missing_provenance(sources: Any, required: list[str]) -> None:
+def test_call_without_a_required_source_argument_is_rejected(sources: Any, required: list[str]) -> None:
     arguments = {} if sources == "absent" else {"source_ids": sources}
     schema = {**compiled().manifest.tools["save_note"].schema_, "required": required}
 
@@ -257,7 +261,7 @@ def test_missing_provenance(sources: Any, required: list[str]) -> None:
 
 
 @pytest.mark.parametrize("sources", [None, [], "", [None], ["doc-7", None], [""]])
-def test_a_source_that_the_schema_refuses_for_its_absence_is_missing(sources: Any) -> None:
+def test_empty_source_argument_counts_as_missing_provenance_even_if_the_schema_rejects_it(sources: Any) -> None:
     strict = {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}}
     schema = {"type": "object", "properties": {"source_ids": strict, "count": {"type": "integer"}}}
     manifest = compiled(provenance={"required": ["source_ids"]}, schema=schema)
@@ -267,7 +271,7 @@ def test_a_source_that_the_schema_refuses_for_its_absence_is_missing(sources: An
     assert rejection(manifest, {"source_ids": [7]})[0] == "INVALID_PAYLOAD"
 
 
-def test_an_empty_source_that_the_schema_refuses_reaches_no_config_invariant_or_key() -> None:
+def test_empty_source_argument_is_rejected_before_other_contract_checks_run() -> None:
     strict = {"type": "array", "items": {"type": "string", "minLength": 1}}
     few = {"id": "FEW", "rule": "few sources", "check": "size(call.source_ids) <= 3"}
     sourced = {"provenance": {"required": ["source_ids"]}, "idempotency": {"required": True}}
@@ -283,7 +287,7 @@ def test_an_empty_source_that_the_schema_refuses_reaches_no_config_invariant_or_
         assert found.rejection is not None
         assert (found.check, found.rejection.code) == ("provenance", "MISSING_PROVENANCE")
         assert (found.schema_valid, found.idempotency_missing, found.trips) == (False, None, ())
-    # What the schema takes comes to the checks in their order.
+    # An empty list matches the schema, so the checks run in their normal order, and the first fault is the missing key.
     found = check(
         Proposal.read({"tool": "save_note", "arguments": {"source_ids": []}}), session(idempotency_key=None), manifest
     )
@@ -297,7 +301,7 @@ def built(manifest: CompiledManifest, arguments: Any, who: Session, **more: Any)
     return build_request(passed, who, request_id=more.get("request_id", "req-1"), now=0.0)
 
 
-def test_without_a_mapping_the_resource_is_the_tool() -> None:
+def test_resource_of_a_call_is_the_tool_if_the_manifest_entry_has_no_resource_mapping() -> None:
     request = built(compiled(), {"text": "a"}, session(time=None))
 
     assert request.as_json()["resource"] == {"type": "tool", "id": "save_note", "properties": {}}
@@ -310,7 +314,7 @@ MAPPED = {
 }
 
 
-def test_mappings_fill_resource_and_context_and_leave_out_what_is_missing() -> None:
+def test_manifest_mappings_leave_missing_values_out_of_resource_and_context() -> None:
     request = built(compiled(**MAPPED), {"text": "abc"}, session(facts={"note_id": "n-1", "markings": ["pii"]}))
 
     assert request.as_json()["resource"] == {"type": "note", "id": "n-1", "properties": {"markings": ["pii"]}}
@@ -318,8 +322,8 @@ def test_mappings_fill_resource_and_context_and_leave_out_what_is_missing() -> N
     assert "gone" not in request.context
 
 
-def test_a_resource_without_an_id_has_the_tool_s_name() -> None:
-    """Tool registry document, worked example: `{type, beneficiary_id}`."""
+def test_resource_id_defaults_to_the_tool_name() -> None:
+    """The mapping `{type, beneficiary_id}` is the worked example of the tool registry document."""
     manifest = compiled(resource={"type": "wire_payment", "beneficiary_id": "$arguments.text"})
 
     assert built(manifest, {"text": "bene-1"}, session()).as_json()["resource"] == {
@@ -328,19 +332,19 @@ def test_a_resource_without_an_id_has_the_tool_s_name() -> None:
 
 
 @pytest.mark.parametrize("note_id", ["absent", None, "", 7, ["n-1"]])
-def test_a_resource_has_an_id(note_id: Any) -> None:
+def test_resource_id_that_is_not_a_text_is_an_error(note_id: Any) -> None:
     facts = {} if note_id == "absent" else {"note_id": note_id}
 
-    with pytest.raises(MappingError, match=r"^save_note: resource\.id has to be a non-empty string"):
+    with pytest.raises(MappingError, match=r"^save_note: resource\.id must be a non-empty string"):
         built(compiled(**MAPPED), {"text": "abc"}, session(facts=facts))
 
 
-def test_an_expression_that_fails_rejects() -> None:
+def test_mapping_expression_that_fails_is_an_error() -> None:
     with pytest.raises(ExpressionError):
         built(compiled(context={"x": "$arguments.count / 0"}), {"count": 1}, session())
 
 
-def test_the_digest_covers_the_whole_request_but_time_and_request_ids() -> None:
+def test_call_digest_ignores_only_time_and_request_id() -> None:
     manifest = compiled(context={"status": "$session.facts.status"})
 
     def digest(text: str = "a", request_id: str = "req-1", **changes: Any) -> str:
@@ -371,7 +375,7 @@ FREE = {"type": ["number", "string", "object"], "additionalProperties": MEMBER}
     ],
 )
 @pytest.mark.parametrize("of", ["claims", "facts", "resource", "arguments"])
-def test_the_call_digest_is_of_the_canonical_form_of_a_request(of: str, value: Any) -> None:
+def test_call_digest_uses_the_canonical_json_of_the_request(of: str, value: Any) -> None:
     manifest = compiled(
         context={"fact": "$session.facts.fact"},
         resource={"type": "note", "id": "n-1", "part": "$session.facts.part"},

@@ -1,4 +1,4 @@
-"""Invariants: correct, prune, reject; and that corrections stay within what is declared, come to rest and repeat."""
+"""Invariants correct, prune or reject calls. Corrections are idempotent and change only declared arguments."""
 
 import gc
 import json
@@ -60,7 +60,7 @@ B_IS_A = cel(id="SAME", check="has(call.b) && call.b == call.a", correct={"set":
     ("rules", "arguments", "expected"),
     [
         ([A_IS_ONE, B_IS_A], {"a": 1, "b": 1}, ({"a": 1, "b": 1}, None, False, [])),
-        (  # a correction trips a rule before it
+        (  # After the correction by the second rule, the call violates the first rule.
             [B_IS_A, A_IS_ONE], {"a": 2, "b": 2, "c": 3},
             ({"a": 1, "b": 1, "c": 3}, None, False, ["ONE: the rule (corrected: a)", "SAME: the rule (corrected: b)"]),
         ),
@@ -70,32 +70,33 @@ B_IS_A = cel(id="SAME", check="has(call.b) && call.b == call.a", correct={"set":
         ([A_IS_ONE, cel(check="call.b == 1")], {"a": 2, "b": 2},
          ({"a": 1, "b": 2}, "R: the rule", False, ["ONE: the rule (corrected: a)", REJECTED])),
         ([cel(check="call.a == 1", correct={"set": {"b": 1}})], {"a": 2, "b": 1},
-         ({"a": 2, "b": 1}, "R: the rule (its correction does not help)", False, [REJECTED])),
-        (  # what is not known is not corrected
+         ({"a": 2, "b": 1}, "R: the rule (the invariant's correction changes nothing)", False, [REJECTED])),
+        (  # If a check returns no boolean, the call is rejected and not corrected.
             [cel(check="call.a", correct="prune")], {"a": 2},
-            ({"a": 2}, "R: call.a: gives int, not true or false", False, [REJECTED]),
+            ({"a": 2}, "R: call.a: returns int, not true or false", False, [REJECTED]),
         ),
-        (  # nothing holds over what is missing
+        (  # If a check reads a missing argument, the call violates the rule.
             [cel(check="call.b == 1", correct={"set": {"b": 1}})], {"a": 1},
             ({"a": 1, "b": 1}, None, False, ["R: the rule (corrected: b)"]),
         ),
     ],
 )  # fmt: skip
-def test_of_a_manifest(rules: list[Invariant], arguments: Any, expected: Any) -> None:
+def test_manifest_invariants_correct_prune_or_reject(rules: list[Invariant], arguments: Any, expected: Any) -> None:
     assert outcome(applied(Invariants(rules, arguments=NAMES), arguments)) == expected
 
 
-def test_rules_that_undo_each_other_reject() -> None:
+def test_call_is_rejected_if_two_invariants_undo_the_corrections_of_each_other() -> None:
     up = cel(id="UP", check="call.a == 1", correct={"set": {"a": 1}})
     down = cel(id="DOWN", check="call.a == 2", correct={"set": {"a": 2}})
     result = applied(Invariants([up, down]), {"a": 3})
 
-    assert (fault(result), len(result.trips)) == ("UP: still violated after 16 corrections", 17)
+    assert (fault(result), len(result.trips)) == ("UP: the invariant is still violated after 16 corrections", 17)
 
 
-def test_a_correction_that_the_schema_refuses() -> None:
+def test_call_is_rejected_if_its_correction_violates_the_schema() -> None:
     assert outcome(applied(Invariants([A_IS_ONE]), {"a": 2}, "a is too small")) == (
-        {"a": 2}, "ONE: its correction does not pass the schema: a is too small", False, ["ONE: the rule (rejected)"],
+        {"a": 2}, "ONE: the corrected arguments do not match the schema: a is too small", False, [("ONE: the "
+                                                                                                  "rule (rejected)")],
     )  # fmt: skip
 
 
@@ -111,8 +112,8 @@ def raising(*_: Any) -> Any:
     raise LookupError("secret")
 
 
-UNDECLARED = "its corrector changes {}, which it does not declare"
-NO_PAIR = "its corrector has to return (arguments, true or false) or DROP_STEP"
+UNDECLARED = "the corrector changes {}, which the invariant does not declare"
+NO_PAIR = "the invariant's corrector must return (arguments, true or false) or DROP_STEP"
 
 
 @pytest.mark.parametrize(
@@ -127,34 +128,34 @@ NO_PAIR = "its corrector has to return (arguments, true or false) or DROP_STEP"
             pytest.param(invariant, ({"a": 2}, f"R: {why}", False, [REJECTED]), id=why)
             for invariant, why in [
                 (python(is_one), "the rule"),
-                (python(raising), "its check raised LookupError"),
-                (python(lambda *_: 0), "its check gives int, not true or false"),
-                (python(lambda *_: None), "its check gives NoneType, not true or false"),
-                (python(is_one, raising), "its corrector raised LookupError"),
+                (python(raising), "the invariant's check raised LookupError"),
+                (python(lambda *_: 0), "the invariant's check returned int, not true or false"),
+                (python(lambda *_: None), "the invariant's check returned NoneType, not true or false"),
+                (python(is_one, raising), "the invariant's corrector raised LookupError"),
                 (python(is_one, to_one, corrects=["b"]), UNDECLARED.format("a")),
                 (python(is_one, to_one, corrects=[]), UNDECLARED.format("a")),
                 (python(is_one, lambda *_: ({}, True), corrects=["b"]), UNDECLARED.format("a")),
                 (python(is_one, lambda c, *_: ({**c, "a": 1, "d": 2}, True)), UNDECLARED.format("d")),
                 (python(is_one, lambda c, *_: c), NO_PAIR),
                 (python(is_one, lambda c, *_: [c, True]), NO_PAIR),
-                (python(is_one, lambda *_: ([], True)), "its corrector gives list, not arguments"),
+                (python(is_one, lambda *_: ([], True)), "the invariant's corrector returned list, not arguments"),
                 (
                     python(is_one, lambda *_: ({"a": {1}}, True)),
                     "the corrector's result is not JSON: a: set is not a type of JSON",
                 ),
-                (python(is_one, lambda c, *_: (c, True)), "the rule (its correction does not help)"),
+                (python(is_one, lambda c, *_: (c, True)), "the rule (the invariant's correction changes nothing)"),
             ]
         ),
     ],
 )  # fmt: skip
-def test_of_a_contract_in_python(invariant: ToolInvariant, expected: Any) -> None:
+def test_python_invariants_correct_prune_or_reject(invariant: ToolInvariant, expected: Any) -> None:
     assert outcome(applied(of_python(invariant), {"a": 2})) == expected
 
 
-def test_functions_get_copies() -> None:
+def test_invariant_functions_get_copies_of_call_state_and_config() -> None:
     seen: list[Any] = []
 
-    def spoiling(call: dict[str, Any], state: Any, config: Any) -> bool:
+    def modifying(call: dict[str, Any], state: Any, config: Any) -> bool:
         seen.append(json.dumps([call, state, config]))
         call["list"].append(1)
         state["list"].append(1)
@@ -162,7 +163,7 @@ def test_functions_get_copies() -> None:
         return True
 
     arguments, about = {"list": [0]}, InvariantContext({"list": [0]}, {"list": [0]}, lambda call: [dict(call)])
-    rules = of_python(python(spoiling), python(spoiling, id="Q"))
+    rules = of_python(python(modifying), python(modifying, id="Q"))
     result = applied(rules, arguments, about=about)
 
     assert result.arguments is arguments
@@ -172,10 +173,10 @@ def test_functions_get_copies() -> None:
 
 @pytest.mark.parametrize(
     ("correcting", "message"),
-    [(False, "R: its check gives coroutine, not true or false"),
+    [(False, "R: the invariant's check returned coroutine, not true or false"),
      (True, f"R: {NO_PAIR}")],
 )  # fmt: skip
-def test_an_asynchronous_function_rejects_and_leaves_nothing_behind(correcting: bool, message: str) -> None:
+def test_call_is_rejected_if_its_invariant_function_is_asynchronous(correcting: bool, message: str) -> None:
     async def later(call: Any, state: Any, config: Any) -> bool:
         return True
 
@@ -193,17 +194,17 @@ def contract(*invariants: Any) -> ToolContract:
     return ToolContract("do_it", {"a": "int"}, invariants, "Do.")
 
 
-def test_validate_lists_every_violation() -> None:
+def test_validate_lists_every_violated_invariant() -> None:
     rules = contract(python(is_one), python(lambda *_: True, id="HOLDS"), python(raising, id="BAD"))
 
-    assert rules.validate({"a": 2}, {}, {}) == ["R: the rule", "BAD: its check raised LookupError"]
+    assert rules.validate({"a": 2}, {}, {}) == ["R: the rule", "BAD: the invariant's check raised LookupError"]
     assert contract(python(is_one)).validate({"a": 1}, {}, {}) == []
-    looking = contract(python(lambda call, state, config: state["plan"] == [1] and config["k"] == 2))
-    assert looking.validate({}, {"plan": [1]}, {"k": 2}) == []
+    reads_plan = contract(python(lambda call, state, config: state["plan"] == [1] and config["k"] == 2))
+    assert reads_plan.validate({}, {"plan": [1]}, {"k": 2}) == []
 
 
-TWICE, NAMELESS = "is stated twice (remove one)", "has no id or no rule (the model reads the rule, the log has the id)"
-NOT_CALLABLE = "cannot be called (check and correct take (call, state, config))"
+TWICE, NAMELESS = "is declared twice (rename or remove one of them)", "has no id or no rule (set both `id` and `rule`)"
+NOT_CALLABLE = "has a check or a corrector that is not callable (set functions that take (call, state, config))"
 
 
 @pytest.mark.parametrize(
@@ -216,22 +217,22 @@ NOT_CALLABLE = "cannot be called (check and correct take (call, state, config))"
         (lambda: contract(python(is_one, "prune")), f"contract `do_it`: invariant `R` {NOT_CALLABLE}"),
         (
             lambda: contract().validate(None, {}, {}),  # type: ignore[arg-type]
-            "call is NoneType, not an object (hand in names with values)",
+            "call is NoneType, not an object (pass a mapping of names to values)",
         ),
         (
             lambda: contract().validate({}, 3, {}),  # type: ignore[arg-type]
-            "state is int, not an object (hand in names with values)",
+            "state is int, not an object (pass a mapping of names to values)",
         ),
     ],
 )
-def test_a_faulty_contract(make: Any, message: str) -> None:
+def test_faulty_contract_is_rejected(make: Any, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         make()
 
     assert str(caught.value) == message
 
 
-# Properties. Rules over three arguments with small values, so that they trip, help and undo each other.
+# Property tests with random rules over three arguments. The arguments have few values, so the rules interact often.
 VALUES = st.sampled_from([0, 1, 2, None])
 ARGUMENTS = st.dictionaries(st.sampled_from(sorted(NAMES)), VALUES)
 CORRECTIONS = st.one_of(
@@ -251,7 +252,7 @@ RULES = st.lists(st.tuples(CHECKS, CORRECTIONS), min_size=1, max_size=4).map(
 
 @settings(max_examples=60)
 @given(RULES, ARGUMENTS)
-def test_corrections_stay_within_what_is_declared_repeat_and_come_to_rest(
+def test_correction_changes_only_declared_arguments_and_nothing_when_repeated(
     rules: list[Invariant], arguments: Any
 ) -> None:
     compiled = Invariants(rules, arguments=NAMES)
@@ -268,7 +269,7 @@ def test_corrections_stay_within_what_is_declared_repeat_and_come_to_rest(
 
 @settings(max_examples=60)
 @given(ARGUMENTS, st.sets(st.sampled_from(sorted(NAMES))), st.dictionaries(st.sampled_from("abcd"), VALUES))
-def test_a_corrector_in_python_never_leaves_what_it_declares(before: Any, declared: set[str], given_back: Any) -> None:
+def test_python_corrector_changes_only_declared_arguments(before: Any, declared: set[str], given_back: Any) -> None:
     invariant = python(lambda call, *_: call == given_back, lambda *_: (given_back, True), corrects=sorted(declared))
     result = applied(of_python(invariant), before)
 

@@ -1,4 +1,4 @@
-"""A whole plan at once: the four invariants of the tool contract document, in a manifest and in Python."""
+"""A whole plan is checked with the four invariants of the tool contract document, from a manifest and from Python."""
 
 from typing import Any
 
@@ -72,8 +72,8 @@ def in_python() -> CompiledManifest:
                 "query": "str",
             },
             invariants=[
-                ToolInvariant(name, rule, one, correct)
-                for (name, rule), one, correct in zip(RULES.items(), checks, corrections, strict=True)
+                ToolInvariant(name, rule, function, correct)
+                for (name, rule), function, correct in zip(RULES.items(), checks, corrections, strict=True)
             ],
             description="Retrieve clinical evidence.",
         ),
@@ -110,7 +110,7 @@ BUNDLED: dict[str, Any] = {"subquestion_ids": ["a", "b"]}
     ("steps", "plan", "explained"),
     [
         pytest.param([], [], [], id="an empty plan"),
-        pytest.param([step(subquestion_id="a")], [step(subquestion_id="a")], [], id="one that holds"),
+        pytest.param([step(subquestion_id="a")], [step(subquestion_id="a")], [], id="a valid plan"),
         pytest.param([step(subquestion_id="a", **BUNDLED, web_search=True)], [],
             [f"step 1: rejected: INVALID_PAYLOAD: {EXCLUSIVE}"], id="both kinds: rejected"),
         pytest.param([step(**BUNDLED), step(**BUNDLED, web_search=False, subquestion_id=None)],
@@ -119,15 +119,17 @@ BUNDLED: dict[str, Any] = {"subquestion_ids": ["a", "b"]}
             id="corrected, and the second one pruned"),
         pytest.param([step("q"), step("r"), step("q", web_search=False), step("q", web_search=True), step("q")],
             [step("q"), step("r"), step("q", web_search=True)], [f"step {at}: pruned: {DUPLICATE}" for at in (3, 5)],
-            id="of duplicates the first survives"),
+            id="first of several duplicates survives"),
         pytest.param([step("q", web_search=True), step("q", **BUNDLED)], [step("q", web_search=True)],
-            [f"step 2: pruned: {DUPLICATE}"], id="what is corrected into a duplicate is pruned"),
+            [f"step 2: pruned: {DUPLICATE}"], id="step corrected into a duplicate is pruned"),
         pytest.param([step(subquestion_id="a", **BUNDLED, web_search=True), step("r", **BUNDLED, web_search=True)],
             [step("r", **BUNDLED, web_search=True)], [f"step 1: rejected: INVALID_PAYLOAD: {EXCLUSIVE}"],
-            id="what is rejected does not count as the first"),
+            id="rejected step does not count as the first"),
     ],
 )  # fmt: skip
-def test_plans(where: str, steps: list[Any], plan: list[Any], explained: list[str]) -> None:
+def test_plan_steps_are_accepted_corrected_pruned_or_rejected(
+    where: str, steps: list[Any], plan: list[Any], explained: list[str]
+) -> None:
     result = checked(*steps, where=where)
 
     assert (result.plan, list(result.explained())) == (plan, explained)
@@ -137,7 +139,7 @@ def test_plans(where: str, steps: list[Any], plan: list[Any], explained: list[st
     ]
 
 
-def test_the_whole_object() -> None:
+def test_check_of_a_plan_lists_the_outcome_of_every_step() -> None:
     result = checked({"tool_name": TOOL, "payload": {"query": "q", **BUNDLED}, "step_name": "first"}, {"tool": "other"})
     rule = "BUNDLED_REQUIRES_WEB_SEARCH"
     correction = Trip(rule, RULES[rule], Resolution.CORRECTED, ("web_search",))
@@ -152,10 +154,10 @@ def test_the_whole_object() -> None:
 
 
 @pytest.mark.parametrize("bad", [None, "text", {"tool": TOOL, "extra": 1}, {"tool": TOOL, "arguments": {"query": 1}}])
-def test_a_step_that_is_no_proposal_is_rejected(bad: Any) -> None:
+def test_malformed_plan_step_is_rejected(bad: Any) -> None:
     result = checked(bad, step())
 
-    assert [one.status.value for one in result.steps] == ["rejected", "accepted"]
+    assert [step.status.value for step in result.steps] == ["rejected", "accepted"]
     assert result.steps[0].rejection is not None
     assert result.steps[0].rejection.code == "INVALID_PAYLOAD"
 
@@ -163,19 +165,19 @@ def test_a_step_that_is_no_proposal_is_rejected(bad: Any) -> None:
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ({"tool": TOOL}, "a plan is a list of proposals, not dict"),
-        ([step()] * 101, "the plan has 101 steps, at most 100 are admitted (split it)"),
+        ({"tool": TOOL}, "a plan must be a list of proposals, not dict"),
+        ([step()] * 101, "the plan has 101 steps, but at most 100 are allowed (split it)"),
     ],
 )
-def test_what_is_no_plan(steps: Any, message: str) -> None:
+def test_invalid_plan_is_a_usage_error(steps: Any, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         validate_plan(steps, SESSION, MANIFESTS["manifest"])
 
     assert str(caught.value) == message
 
 
-def alone(call: dict[str, Any], plan: list[Any]) -> bool:
-    """Whether a call that is made by itself goes on, in a session with this plan."""
+def passes_alone(call: dict[str, Any], plan: list[Any]) -> bool:
+    """Return whether the call passes the checks if it is proposed alone, in a session that has this plan."""
     return isinstance(check(Proposal.read(call), SESSION.with_changes(plan=plan), MANIFESTS["manifest"]), Checked)
 
 
@@ -193,8 +195,8 @@ FIRST, SECOND = step("q", **BUNDLED, web_search=True), step("r", **BUNDLED, web_
         pytest.param(step("q", **BUNDLED), [step("q", **BUNDLED), SECOND], True, id="equal before its correction"),
     ],
 )
-def test_a_call_by_itself_stands_where_the_plan_has_it(call: Any, plan: list[Any], goes_on: bool) -> None:
-    assert alone(call, plan) == goes_on
+def test_call_is_checked_against_the_plan_in_its_session(call: Any, plan: list[Any], goes_on: bool) -> None:
+    assert passes_alone(call, plan) == goes_on
 
 
 STEPS = st.builds(
@@ -213,11 +215,11 @@ STEPS = st.builds(
 
 @settings(max_examples=40)
 @given(st.lists(STEPS, max_size=5))
-def test_settled_plans_stay_and_both_declarations_agree(steps: list[Any]) -> None:
+def test_checked_plan_passes_a_second_check_without_changes(steps: list[Any]) -> None:
     result = checked(*steps)
     again = checked(*result.plan)
-    bundled = [one for one in result.plan if one["arguments"].get("subquestion_ids") is not None]
-    keys = [(one["arguments"]["query"], one["arguments"].get("web_search") is True) for one in result.plan]
+    bundled = [step for step in result.plan if step["arguments"].get("subquestion_ids") is not None]
+    keys = [(step["arguments"]["query"], step["arguments"].get("web_search") is True) for step in result.plan]
 
     assert (again.plan, again.explained(), again.valid) == (result.plan, (), True)
     assert checked(*steps) == result == checked(*steps, where="python")

@@ -1,4 +1,4 @@
-"""The document `authz/plan`: both engines decide the same plans the same, and an engine without it denies."""
+"""Both engines decide plans identically by the policy `authz/plan`. A bundle without this policy denies every plan."""
 
 import asyncio
 import random
@@ -46,7 +46,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory, opa: Path) -> Iterator[tup
 
 
 def plans(count: int) -> Iterator[Any]:
-    """Plans as they come, and one in four of them with something in it that does not belong there."""
+    """Yield random plans. One plan in four is malformed."""
     chance = random.Random(20260101)  # noqa: S311 - not for secrets
     for _ in range(count):
         steps: Any = [{"tool": chance.choice(TOOLS)} for _ in range(chance.randrange(6))]
@@ -60,7 +60,8 @@ def plans(count: int) -> Iterator[Any]:
             case 2:
                 context["purpose"] = chance.choice([7, [], {}, ["medical"]])
             case 3:
-                # To the input `null` OPA adds a warning that there is none, which the sidecar engine refuses.
+                # Skip the input `null`, because OPA adds a warning to its answer, and the sidecar engine rejects
+                # answers with warnings.
                 plan = chance.choice([plan, *HOSTILE[1:]])
             case _:
                 pass
@@ -71,7 +72,7 @@ def whole(decision: Decision) -> bytes:
     return canonical({name: value for name, value in decision.as_json().items() if name != "decision_id"})
 
 
-def test_both_engines_decide_plans_the_same(engines: tuple[Engine, Engine]) -> None:
+def test_both_engines_return_the_same_decision_on_a_plan(engines: tuple[Engine, Engine]) -> None:
     embedded, sidecar = engines
     seen: Counter[str] = Counter()
     for plan in plans(250):
@@ -89,11 +90,11 @@ def test_both_engines_decide_plans_the_same(engines: tuple[Engine, Engine]) -> N
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["embedded", "sidecar"])
-def test_a_plan_is_decided_asynchronously_as_well(engines: tuple[Engine, Engine], which: int) -> None:
+def test_engine_decides_a_plan_asynchronously(engines: tuple[Engine, Engine], which: int) -> None:
     body = canonical({"steps": [{"tool": "search"}, {"tool": "search"}], "context": {}})
     decision = asyncio.run(engines[which].adecide_body(body, PLAN))
 
-    # Without a purpose, the rule for one of them holds as well.
+    # In a session without a purpose, the rule for only one purpose also applies.
     assert decision.verdict == "DENY"
     assert [(reason.code, reason.details) for reason in decision.reasons] == [
         ("planning.missing", {"rule": "CITED", "tools": ["answer", "cite"]}),
@@ -101,7 +102,7 @@ def test_a_plan_is_decided_asynchronously_as_well(engines: tuple[Engine, Engine]
     ]
 
 
-def test_a_bundle_without_the_document_denies_every_plan() -> None:
+def test_bundle_without_planning_policy_denies_every_plan() -> None:
     with EmbeddedEngine(bundle_of(by_hand())) as engine:
         decision = engine.decide_body(b'{"context":{},"steps":[]}', PLAN)
 
@@ -110,7 +111,7 @@ def test_a_bundle_without_the_document_denies_every_plan() -> None:
     ]
 
 
-def test_what_is_no_plan_is_denied_by_both(engines: tuple[Engine, Engine]) -> None:
+def test_malformed_plan_is_denied_by_both_engines(engines: tuple[Engine, Engine]) -> None:
     assert [engine.decide_body(b"{", PLAN).codes for engine in engines] == [
         ("planning.request_invalid",),
         ("decision.request_invalid",),

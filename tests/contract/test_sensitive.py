@@ -1,4 +1,4 @@
-"""Values of sensitive arguments: in no reason, no error's text, no log line, no event and no span."""
+"""Values of sensitive arguments never appear in reasons, error messages, logs, events or spans."""
 
 import logging
 from typing import Any
@@ -60,16 +60,16 @@ SESSION = Session(claims={"sub": "clerk-1", "emts": {"desk": True}})
         pytest.param({"account": [ACCOUNT]}, [ACCOUNT], id="another type"),
         pytest.param({"account": {ACCOUNT: 1}}, [ACCOUNT], id="a key"),
         pytest.param({"account": 4412081547}, ["4412081547"], id="a number"),
-        pytest.param({"nested": {"id": ACCOUNT, "more": ACCOUNT}}, [ACCOUNT], id="within"),
+        pytest.param({"nested": {"id": ACCOUNT, "more": ACCOUNT}}, [ACCOUNT], id="nested"),
         pytest.param({"nested": {"id": 44120815}}, ["44120815"], id="the resource"),
         pytest.param(
             {"account": ACCOUNT.upper(), "other": ACCOUNT.upper()[:20]}, [ACCOUNT[:20].upper()], id="elsewhere"
         ),
-        pytest.param({"account": f"too {ACCOUNT}"}, [ACCOUNT, "corrected account"], id="a correction that is refused"),
+        pytest.param({"account": f"too {ACCOUNT}"}, [ACCOUNT, "corrected account"], id="a rejected correction"),
         pytest.param({"account": f"x {ACCOUNT}", "nested": {"id": "a"}}, [ACCOUNT], id="an expression that fails"),
     ],
 )
-def test_no_rejection_quotes_a_sensitive_value(
+def test_rejection_messages_do_not_quote_sensitive_values(
     pep: Pep, arguments: dict[str, Any], secrets: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -89,7 +89,7 @@ def fails(*_: Any) -> bool:
     raise ValueError(f"no account {ACCOUNT}")
 
 
-def test_no_log_line_quotes_what_a_rule_of_the_application_raised(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_does_not_quote_errors_of_invariant_functions(caplog: pytest.LogCaptureFixture) -> None:
     rule = ToolInvariant(id="RAISES", rule="it raises", check=fails)
     contract = ToolContract(
         name="read_account", description="Read.", schema={"account": "str — which"}, invariants=[rule]
@@ -104,28 +104,28 @@ def test_no_log_line_quotes_what_a_rule_of_the_application_raised(caplog: pytest
     )
 
     assert reason is not None
-    assert reason.reason == "RAISES: its check raised ValueError"
+    assert reason.reason == "RAISES: the invariant's check raised ValueError"
     assert "the check of invariant RAISES raised ValueError" in caplog.text
     assert ACCOUNT not in caplog.text
 
 
 class BrokenEngine(EmbeddedEngine):
-    """An engine with a fault of its own, whose text quotes what it was asked."""
+    """An engine whose error message contains the whole request."""
 
     def __init__(self) -> None:
-        """It has no policy."""
+        """Do not load a policy, because this engine never decides."""
 
     def decide_body(self, body: bytes, document: str = "") -> Decision:
         raise RuntimeError(body.decode())
 
 
-def test_no_log_line_quotes_what_an_engine_raised(pep: Pep, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_does_not_quote_engine_errors(pep: Pep, caplog: pytest.LogCaptureFixture) -> None:
     evaluation = Pep(pep.manifest, BrokenEngine()).call(
         {"tool": "read_account", "arguments": {"account": ACCOUNT, "nested": {"id": "a"}}}, SESSION
     )
 
     assert evaluation.codes == ("pep.internal_error",)
-    assert "a decision failed, which is a DENY: RuntimeError" in caplog.text
+    assert "the decision failed, so the call is denied: RuntimeError" in caplog.text
     assert ACCOUNT not in caplog.text
 
 
@@ -139,7 +139,7 @@ def test_no_log_line_quotes_what_an_engine_raised(pep: Pep, caplog: pytest.LogCa
         ("", ""),
     ],
 )
-def test_parts_of_eight_characters_are_hidden(text: str, shown: str) -> None:
+def test_mask_hides_every_part_of_eight_characters_of_a_sensitive_value(text: str, shown: str) -> None:
     assert Mask(["account"], {"account": ACCOUNT}).text(text) == shown
 
 
@@ -155,15 +155,15 @@ def test_parts_of_eight_characters_are_hidden(text: str, shown: str) -> None:
     ],
     ids=["long", "long as UTF-8", "lines", "texts", "numbers", "members"],
 )
-def test_where_there_is_too_much_to_look_for_the_whole_text_is_hidden(value: Any) -> None:
+def test_mask_hides_the_whole_text_if_the_sensitive_values_are_too_large_to_search(value: Any) -> None:
     assert Mask(["a"], {"a": value}).text("a text") == MASK
 
 
-def test_values_of_two_calls_are_hidden_as_one() -> None:
+def test_mask_hides_values_of_proposed_and_corrected_arguments() -> None:
     assert Mask(["a"], {"a": "proposed"}, {"a": "corrected"}).text("proposed, corrected") == f"{MASK}, {MASK}"
 
 
-def test_no_event_has_a_sensitive_value(pep: Pep) -> None:
+def test_audit_events_do_not_contain_sensitive_values(pep: Pep) -> None:
     events: list[ToolEvent] = []
     observed = Pep(pep.manifest, pep.engine, tools={"read_account": lambda **_: 1}, observers=[events.append])
 

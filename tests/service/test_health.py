@@ -1,4 +1,4 @@
-"""Alive, ready, and the record of events."""
+"""Liveness and readiness of the service. The audit stream can be read page by page."""
 
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,14 @@ EVALUATION = {
 
 
 def aged(answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer without what the clock says."""
+    """Return a readiness answer without the age of the bundle, which differs in each answer."""
     age = answer["engine"].pop("age_seconds", 0)
     assert age >= 0
     return answer
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_a_service_is_ready_when_engine_and_store_can_be_used(tmp_path: Path, database: str) -> None:
+async def test_service_is_ready_with_working_engine_and_store(tmp_path: Path, database: str) -> None:
     async with service(tmp_path, database) as served:
         client = served.client(token="")
         alive, ready = await client.get("/healthz"), await client.get("/readyz")
@@ -56,7 +56,7 @@ async def test_a_service_is_ready_when_engine_and_store_can_be_used(tmp_path: Pa
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_tables_of_another_release_are_not_ready(tmp_path: Path, database: str) -> None:
+async def test_service_is_unready_with_tables_of_another_release(tmp_path: Path, database: str) -> None:
     url = empty_database(database, tmp_path)
     async with service(tmp_path, url=url) as served:
         engine = create_engine(url)
@@ -68,11 +68,15 @@ async def test_tables_of_another_release_are_not_ready(tmp_path: Path, database:
     assert (ready.status_code, ready.json()["status"], ready.json()["store"]) == (
         503,
         "unready",
-        {"status": "unready", "code": "store.schema", "reason": "its tables are of another release"},
+        {
+            "status": "unready",
+            "code": "store.schema",
+            "reason": "the database's tables belong to another release of tool-pdp",
+        },
     )
 
 
-async def test_an_opa_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
+async def test_service_is_unready_if_its_opa_is_down(tmp_path: Path) -> None:
     tenant = tenant_on(f"sqlite:///{tmp_path}/store.db", opa_url=f"unix://{tmp_path}/nobody.sock")
     async with service(tmp_path, tenants={"default": tenant}) as served:
         ready = await served.client(token="").get("/readyz")
@@ -85,7 +89,7 @@ async def test_an_opa_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
                 "status": "unready",
                 "name": "sidecar",
                 "code": "engine.unavailable",
-                "reason": "it gives no decision; the log says why",
+                "reason": "the engine does not decide; see the log",
             },
             "store": {"status": "ready", "revision": "0003"},
         },
@@ -95,7 +99,7 @@ async def test_an_opa_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
 @pytest.mark.opa
 @pytest.mark.parametrize("loaded", [False, True], ids=["no policy", "a policy and a missing bundle"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_opa_whose_bundle_is_not_activated_is_not_ready(kind: str, tmp_path: Path, loaded: bool) -> None:
+async def test_service_is_unready_if_opa_has_no_active_bundle(kind: str, tmp_path: Path, loaded: bool) -> None:
     options = ("--set=services.x.url=http://127.0.0.1:1", "--set=bundles.late.service=x")
     with opa_server(kind, *options) as client:
         if loaded:
@@ -115,15 +119,13 @@ async def test_an_opa_whose_bundle_is_not_activated_is_not_ready(kind: str, tmp_
             "status": "unready",
             "name": "sidecar",
             "code": "engine.not_ready",
-            "reason": "OPA's bundles are not activated, or a plugin is not up; see: pdp opa status",
+            "reason": "OPA has not activated its bundles, or a plugin is not ready; see: pdp opa status",
         },
     )
 
 
 @pytest.mark.parametrize(("answers", "code"), [(True, "engine.not_ready"), (False, "engine.timeout")])
-async def test_an_opa_that_does_not_say_that_it_is_healthy_is_not_ready(
-    tmp_path: Path, answers: bool, code: str
-) -> None:
+async def test_service_is_unready_if_opa_does_not_report_its_health(tmp_path: Path, answers: bool, code: str) -> None:
     def behave(peer: Peer) -> None:
         while peer.request():
             if peer.last_request.startswith(b"POST"):
@@ -141,7 +143,7 @@ async def test_an_opa_that_does_not_say_that_it_is_healthy_is_not_ready(
     assert (ready.status_code, ready.json()["engine"]["code"]) == (503, code)
 
 
-async def test_nobody_is_shown_which_of_several_tenants_is_not_ready(tmp_path: Path) -> None:
+async def test_readiness_does_not_reveal_which_tenant_is_unready(tmp_path: Path) -> None:
     tenants = {
         "default": tenant_on(f"sqlite:///{tmp_path}/a.db"),
         "other": tenant_on(f"sqlite:///{tmp_path}/b.db", opa_url=f"unix://{tmp_path}/nobody.sock"),
@@ -153,7 +155,7 @@ async def test_nobody_is_shown_which_of_several_tenants_is_not_ready(tmp_path: P
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_the_stream_is_read_page_by_page(tmp_path: Path, database: str) -> None:
+async def test_audit_events_are_read_in_pages(tmp_path: Path, database: str) -> None:
     async with service(tmp_path, database) as served:
         client = served.client(["decide", "audit"])
         for _ in range(3):
@@ -168,7 +170,7 @@ async def test_the_stream_is_read_page_by_page(tmp_path: Path, database: str) ->
     assert (first["last"], rest["last"], none) == (1, 2, {"events": [], "last": 2})
 
 
-async def test_a_page_that_cannot_be_is_refused_and_the_record_is_for_who_may_read_it(tmp_path: Path) -> None:
+async def test_audit_endpoint_rejects_invalid_pages_and_missing_scopes(tmp_path: Path) -> None:
     queries = (
         "after=x", "after=-2", "after=9223372036854775808", "limit=0", "limit=101", "limit=٣", "limit=%2B1",
         "limit=1_0", "after=1.0", "after=%201",

@@ -1,4 +1,4 @@
-"""Http hooks of Claude Code: answered by the tenant's project, and denied with a 200 whatever else happens."""
+"""The tenant's project answers HTTP hooks of Claude Code. After any failure, the answer is a denial with status 200."""
 
 import asyncio
 import itertools
@@ -29,7 +29,7 @@ PERSON = {"sub": "alice", "azp": "terminal"}
 
 @pytest.fixture
 def tenant(tmp_path: Path) -> dict[str, Any]:
-    """A tenant with the starter's project, but for the files of a person who has a terminal there."""
+    """Return the settings of a tenant with a starter project without the file that names a local approver."""
     (tmp_path / "project").mkdir()
     for name, content in starter_files("alice").items():
         if name != "approver.yaml":
@@ -68,30 +68,30 @@ def denied(why: str) -> dict[str, Any]:
     return {"hookSpecificOutput": decision}
 
 
-async def test_a_listed_command_goes_on_and_its_end_is_recorded(served: ServedApp, cwd: str) -> None:
+async def test_service_allows_a_listed_command_and_records_its_result(served: ServedApp, cwd: str) -> None:
     agent = served.client([Scope.PROPOSE], AGENT)
     assert await post(agent, bash(cwd, "git status", "c-1")) == {}
     after = bash(cwd, "git status", "c-1", hook_event_name="PostToolUse", tool_response={"stdout": ""})
     assert await post(agent, after) == {}
     assert await post(agent, {**after, "tool_use_id": "c-2", "tool_input": {"command": "ls"}}) == {
-        "decision": "block", "reason": "this call was not allowed before",
+        "decision": "block", "reason": "this call was never allowed",
     }  # fmt: skip
 
 
-async def test_a_call_is_held_granted_and_runs_once(served: ServedApp, cwd: str) -> None:
+async def test_service_allows_a_granted_command_once(served: ServedApp, cwd: str) -> None:
     agent, person = served.client([Scope.PROPOSE], AGENT), served.client([Scope.APPROVE], PERSON)
     held = await post(agent, bash(cwd, "make", "c-1"))
     (approval,) = (await person.get("/v1/approvals")).json()["approvals"]
     assert held == denied(
-        f"run_command: make is held: ask the person to run `pdp approvals grant {approval['id']}` in a terminal of"
-        " their own, then make exactly the same call again."
+        f"run_command: make waits for approval: ask the person to run `pdp approvals grant {approval['id']}` in their"
+        " own terminal, then make exactly the same call again."
     )
     assert (await person.post(f"/v1/approvals/{approval['id']}/grant", json={})).status_code == 200
     assert await post(agent, bash(cwd, "make", "c-2")) == {}
     assert (await post(agent, bash(cwd, "make", "c-3"))) != {}
 
 
-async def test_what_one_caller_has_begun_is_not_anothers(served: ServedApp, cwd: str) -> None:
+async def test_caller_cannot_report_the_result_of_a_command_of_another_caller(served: ServedApp, cwd: str) -> None:
     agent, other = (served.client([Scope.PROPOSE], AGENT) for _ in range(2))
     after = bash(cwd, "git status", "c-1", hook_event_name="PostToolUse", tool_response={})
     assert await post(agent, bash(cwd, "git status", "c-1")) == {}
@@ -99,19 +99,17 @@ async def test_what_one_caller_has_begun_is_not_anothers(served: ServedApp, cwd:
     assert await post(agent, after) == {}
 
 
-async def test_nothing_is_in_a_workspace_that_is_not_here(served: ServedApp, cwd: str) -> None:
+async def test_paths_in_a_workspace_that_does_not_exist_need_approval(served: ServedApp, cwd: str) -> None:
     agent = served.client([Scope.PROPOSE], AGENT)
     read = {"tool_name": "Read", "tool_input": {"file_path": f"{cwd}/a"}}
     assert await post(agent, bash(cwd, "", "c-1", **read)) == {}
     gone = await post(agent, bash(f"{cwd}/gone", "", "c-2", **read))
     assert gone["hookSpecificOutput"]["permissionDecisionReason"].startswith(
-        f"reach_outside: {cwd}/a in {cwd}/gone is held: "
+        f"reach_outside: {cwd}/a in {cwd}/gone waits for approval: "
     )
 
 
-async def test_no_answer_tells_which_folders_are_on_the_services_machine(
-    served: ServedApp, cwd: str, tmp_path: Path
-) -> None:
+async def test_hook_answers_do_not_reveal_folders_of_the_service(served: ServedApp, cwd: str, tmp_path: Path) -> None:
     agent, answers = served.client([Scope.PROPOSE], AGENT), []
     (tmp_path / "other" / ".git").mkdir(parents=True)
     (tmp_path / "other" / ".pdp-hook.yaml").write_text("deny: [read_file]\n")
@@ -121,21 +119,21 @@ async def test_no_answer_tells_which_folders_are_on_the_services_machine(
         answer = await post(agent, bash(str(folder), "", f"c-{number}", **read))
         answers.append(re.sub("[0-9a-f]{32}", "ID", answer["hookSpecificOutput"]["permissionDecisionReason"]))
     assert len(set(answers)) == 1
-    assert answers[0].startswith("reach_outside: src/a in a folder that is not shared is held: ")
+    assert answers[0].startswith("reach_outside: src/a in a folder that is not shared waits for approval: ")
 
 
 @pytest.mark.parametrize(
     ("scopes", "token", "why"),
     [
-        ([Scope.PROPOSE], "", "no access token (send Authorization: Bearer TOKEN)"),
-        ([Scope.PROPOSE], "x", "the token is not valid, or no longer (send Authorization: Bearer TOKEN)"),
+        ([Scope.PROPOSE], "", "the request has no access token (send Authorization: Bearer TOKEN)"),
+        ([Scope.PROPOSE], "x", "the token is invalid, expired or revoked (send Authorization: Bearer TOKEN)"),
         (
             [Scope.APPROVE], None,
-            "the token has not the scope propose (ask an administrator for a token that has it)",
+            "the token lacks the scope propose (ask an administrator for a token with this scope)",
         ),
     ],
 )  # fmt: skip
-async def test_who_may_not_ask_is_denied(
+async def test_unauthorized_hook_is_denied(
     served: ServedApp, cwd: str, scopes: Iterable[Scope], token: str | None, why: str
 ) -> None:
     client = served.client(scopes, AGENT, token=token)
@@ -145,14 +143,15 @@ async def test_who_may_not_ask_is_denied(
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", "value: it is empty"),
-        (b"[]", "the body has to be an object"),
+        (b"", "value: the text is empty"),
+        (b"[]", "the body must be an object"),
         (b"{}", NO_EVENT),
-        (b'{"a": "' + b"a" * 10_000_000 + b'"}', "the body is longer than 1048576 bytes (send less at a time)"),
+        (b'{"a": "' + b"a" * 10_000_000 + b'"}', ("the body is longer than 1048576 bytes (send less data in one "
+                                                 "request)")),
     ],
     ids=["empty", "no object", "no event", "10 MB"],
 )  # fmt: skip
-async def test_what_is_no_call_is_denied(served: ServedApp, content: bytes, why: str) -> None:
+async def test_malformed_hook_is_denied(served: ServedApp, content: bytes, why: str) -> None:
     client = served.client([Scope.PROPOSE], AGENT)
     answered = await client.post("/v1/hooks/claude-code", content=content, headers={"Content-Type": "application/json"})
     assert (answered.status_code, answered.json()) == (200, denied(f"the call cannot be decided: {why}"))
@@ -173,8 +172,8 @@ LARGE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", LARGE)
-async def test_a_large_request_does_not_hold_up_others(served: ServedApp, cwd: str, name: str) -> None:
-    """The loop's thread never computes for 0.2 s at a time, as /healthz would have to wait so long."""
+async def test_large_hook_request_does_not_block_other_requests(served: ServedApp, cwd: str, name: str) -> None:
+    """A request must not block the event loop for 0.2 s, because the same event loop answers /healthz."""
     agent = served.client([Scope.PROPOSE], AGENT)
     await post(agent, bash(cwd, "git status", "c-1"))
     ticks = [time.thread_time()]
@@ -193,20 +192,20 @@ async def test_a_large_request_does_not_hold_up_others(served: ServedApp, cwd: s
         assert reason.startswith("the call cannot be decided: hook.limit_exceeded: ")
 
 
-async def test_another_client_is_denied(served: ServedApp, cwd: str) -> None:
+async def test_hook_of_an_unknown_client_is_denied(served: ServedApp, cwd: str) -> None:
     client = served.client([Scope.PROPOSE], AGENT)
     answered = await post(client, bash(cwd, "git status", "c-1"), "/v1/hooks/codex")
-    assert answered == denied("the call cannot be decided: 'codex' has no http hooks")
+    assert answered == denied("the call cannot be decided: 'codex' has no HTTP hooks")
 
 
-async def test_a_faulty_list_of_commands_denies(served: ServedApp, tmp_path: Path, cwd: str) -> None:
+async def test_hook_is_denied_if_the_command_list_is_faulty(served: ServedApp, tmp_path: Path, cwd: str) -> None:
     (tmp_path / "project" / "commands.yaml").write_text("git: status\n", encoding="utf-8")
     answered = await post(served.client([Scope.PROPOSE], AGENT), bash(cwd, "git status", "c-1"))
     assert "commands.yaml" in answered["hookSpecificOutput"]["permissionDecisionReason"]
 
 
 @pytest.mark.process
-def test_claude_code_asks_a_service(tmp_path: Path, tenant: dict[str, Any], cwd: str) -> None:
+def test_claude_code_follows_the_answers_of_the_service(tmp_path: Path, tenant: dict[str, Any], cwd: str) -> None:
     store, tenant = tenant.pop("store"), {**tenant, "project": str(tenant["project"])}
     with running_service(tmp_path, url=store, tenant=tenant) as running:
         http = {
@@ -221,6 +220,8 @@ def test_claude_code_asks_a_service(tmp_path: Path, tenant: dict[str, Any], cwd:
         unknown = run_claude(tmp_path, Path(cwd), turns[:1], settings=settings, environment={"PDP_HOOK_TOKEN": "x"})
     assert run.results[0] == ToolResult(".\n..\n.git", is_error=False)
     error = "PreToolUse:Bash hook error: "
-    assert run.results[1].text.startswith(f"{error}run_command: touch ran is held: ask the person to run `pdp appr")
-    assert unknown.results[0].text.startswith(f"{error}the call cannot be decided: the token is not valid")
-    assert os.listdir(cwd) == [".git"]  # noqa: PTH208 - names alone
+    assert run.results[1].text.startswith(
+        f"{error}run_command: touch ran waits for approval: ask the person to run `pdp appr"
+    )
+    assert unknown.results[0].text.startswith(f"{error}the call cannot be decided: the token is invalid")
+    assert os.listdir(cwd) == [".git"]  # noqa: PTH208 - only names are needed

@@ -1,4 +1,4 @@
-"""The OpenAPI document says what the application serves, in a form that generators of clients can use."""
+"""The OpenAPI document describes every endpoint and answer of the application, and client generators can read it."""
 
 import base64
 import hashlib
@@ -26,7 +26,7 @@ SENT = {"execution": {"result": {"wire_id": "wire-1"}}}
 
 
 def parts(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each object of the document with the name that it has in its parent."""
+    """Yield every object in the OpenAPI document, with the key of the object in the parent object."""
     if isinstance(value, dict):
         yield name, value
     for key, part in value.items() if isinstance(value, dict) else [(name, each) for each in value]:
@@ -35,7 +35,7 @@ def parts(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def closed(value: Any) -> Any:
-    """Return the document with schemas that admit only the fields that they name, unless they say otherwise."""
+    """Return the document with schemas that reject unknown fields, unless a schema allows unknown fields."""
     if isinstance(value, list):
         return [closed(part) for part in value]
     if not isinstance(value, dict):
@@ -48,7 +48,7 @@ STRICT = closed(DOCUMENT["components"])
 
 
 class Story:
-    """Makes requests, and compares each answer with the document."""
+    """A client that checks every answer of the service against the OpenAPI document."""
 
     def __init__(self, served: ServedApp) -> None:
         self.clients = {
@@ -77,7 +77,7 @@ class Story:
         return answer.json()
 
 
-def test_document_and_application_name_the_same_endpoints(app_routes: list[Any]) -> None:
+def test_openapi_document_lists_every_endpoint_of_the_application(app_routes: list[Any]) -> None:
     served = {
         (method.lower(), route.path)
         for route in app_routes
@@ -93,7 +93,7 @@ async def app_routes(tmp_path: Path) -> list[Any]:
         return list(served.app.routes)
 
 
-def test_generators_can_use_the_document() -> None:
+def test_openapi_document_can_be_read_by_client_generators() -> None:
     schemas = DOCUMENT["components"]["schemas"]
     used = {part["$ref"].removeprefix("#/components/schemas/") for _, part in parts(DOCUMENT) if "$ref" in part}
     assert used == schemas.keys()
@@ -109,7 +109,7 @@ def test_generators_can_use_the_document() -> None:
     assert undescribed == {"JsonObject"}
 
 
-async def test_answers_of_a_whole_story_keep_their_schemas(tmp_path: Path) -> None:
+async def test_service_answers_match_their_openapi_schemas(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         tell = Story(served)
         for path in ("/healthz", "/readyz", "/.well-known/authzen-configuration", "/openapi.json"):
@@ -169,7 +169,7 @@ async def test_answers_of_a_whole_story_keep_their_schemas(tmp_path: Path) -> No
         await tell("supervisor", "delete", "/v1/session", None, 204)
 
 
-async def test_page_of_the_document_loads_files_of_this_service_alone(tmp_path: Path) -> None:
+async def test_docs_page_loads_only_files_of_this_service(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         client = served.client(token="")
         page = await client.get("/docs")

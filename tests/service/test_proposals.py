@@ -1,4 +1,4 @@
-"""Proposals over HTTP: decided, begun, finished, planned; whose session it is, and what is refused."""
+"""The service decides, begins and finishes proposed calls, checks plans, and rejects invalid requests."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,8 +19,7 @@ CALL = "0b54d0a1f7d94c0e9a3b8d6f2c1e5a70"
 BODY = {"id": CALL, "proposal": WIRE, "session": SESSION}
 SENT = {"execution": {"started": True, "attempts": 1, "result": {"wire_id": "wire-1"}}}
 CONDITION = (
-    "It depends on the arguments: amount is held to the limit wire.auto_approved; the policy looks at amount, "
-    "resource.id."
+    "It depends on the arguments: amount has the limit wire.auto_approved; the policy reads amount, resource.id."
 )
 
 
@@ -48,7 +47,7 @@ def shown(answer: dict[str, Any]) -> tuple[Any, ...]:
     return (answer["verdict"], answer["begun"], answer["executed"], answer["replayed"], answer["result"], *states)
 
 
-async def test_a_wire_waits_for_a_person_and_is_sent_once(served: ServedApp) -> None:
+async def test_proposed_wire_transfer_waits_for_approval_and_begins_once(served: ServedApp) -> None:
     agent, result = served.client(), f"/v1/proposals/{CALL}/result"
     asked = await post(agent, "/v1/proposals", BODY)
     assert shown(asked) == ("STEP_UP", False, False, False, None, "pending", "staged")
@@ -80,7 +79,7 @@ async def test_a_wire_waits_for_a_person_and_is_sent_once(served: ServedApp) -> 
     ]  # fmt: skip
 
 
-async def test_what_is_only_decided_takes_nothing(in_sqlite: ServedApp) -> None:
+async def test_proposal_decided_without_running_reserves_nothing(in_sqlite: ServedApp) -> None:
     agent = in_sqlite.client()
     decided = await post(agent, "/v1/proposals", {**BODY, "run": False})
     assert shown(decided) == ("STEP_UP", False, False, False, None, None, None)
@@ -91,7 +90,7 @@ async def test_what_is_only_decided_takes_nothing(in_sqlite: ServedApp) -> None:
     )  # fmt: skip
 
 
-async def test_a_model_s_own_call_and_a_plan_are_proposals(in_sqlite: ServedApp) -> None:
+async def test_model_tool_call_and_plan_are_accepted_as_proposals(in_sqlite: ServedApp) -> None:
     agent = in_sqlite.client()
     call = {"type": "tool_use", "id": "toolu_1", "name": "initiate_wire", "input": ARGUMENTS}
     decided = await post(agent, "/v1/proposals", {"proposal": call, "session": SESSION, "run": False})
@@ -103,7 +102,7 @@ async def test_a_model_s_own_call_and_a_plan_are_proposals(in_sqlite: ServedApp)
     )  # fmt: skip
 
 
-async def test_whose_session_it_is(in_sqlite: ServedApp) -> None:
+async def test_session_fields_need_the_scope_assert(in_sqlite: ServedApp) -> None:
     agent = in_sqlite.client(["propose"])
     own = {"purpose": "pay", "idempotency_key": "key", "run_id": "run", "request_id": "req-7", "plan": []}
     decided = await post(agent, "/v1/proposals", {"proposal": WIRE, "run": False, "session": own})
@@ -125,14 +124,14 @@ async def test_whose_session_it_is(in_sqlite: ServedApp) -> None:
 UNREADABLE: list[tuple[str, Any, str]] = [
     ("/v1/proposals", {}, "proposal is missing"),
     ("/v1/proposals", {**BODY, "id": "short"}, "id is not valid: String should match pattern"),
-    ("/v1/proposals", {**BODY, "id": 7}, "id has to be a text"),
+    ("/v1/proposals", {**BODY, "id": 7}, "id must be a text"),
     ("/v1/proposals", {**BODY, "run": "yes"}, "run is not valid: Input should be a valid boolean"),
-    ("/v1/proposals", {**BODY, "step_name": 1}, "step_name has to be a text"),
+    ("/v1/proposals", {**BODY, "step_name": 1}, "step_name must be a text"),
     ("/v1/proposals", {**BODY, "approval": None}, "unknown field 'approval'"),
-    ("/v1/proposals", {**BODY, "session": None}, "session has to be an object"),
+    ("/v1/proposals", {**BODY, "session": None}, "session must be an object"),
     ("/v1/proposals", {**BODY, "session": {"time": "x"}}, "unknown field 'session.time'"),
-    ("/v1/proposals", {**BODY, "session": {"run_id": 5}}, "session.run_id has to be a text"),
-    ("/v1/proposals", {"plan": {}}, "plan has to be a list"),
+    ("/v1/proposals", {**BODY, "session": {"run_id": 5}}, "session.run_id must be a text"),
+    ("/v1/proposals", {"plan": {}}, "plan must be a list"),
     ("/v1/proposals", {"plan": [], "run": True}, "unknown field 'run'"),
     ("/v1/tools?format=other", {}, "format is not valid: Input should be 'plain'"),
     ("/v1/proposals/x/result", {}, "execution is missing"),
@@ -167,11 +166,11 @@ UNREADABLE: list[tuple[str, Any, str]] = [
         {"execution": {"result": 1, "error": 1}},
         "unknown field 'execution.Succeeded.error'",
     ),
-    ("/v1/runs/run-1/end", {"session": []}, "session has to be an object"),
+    ("/v1/runs/run-1/end", {"session": []}, "session must be an object"),
 ]
 
 
-async def test_what_cannot_be_read_is_refused(in_sqlite: ServedApp) -> None:
+async def test_malformed_proposals_are_rejected(in_sqlite: ServedApp) -> None:
     agent = in_sqlite.client()
     for path, body, message in UNREADABLE:
         answered = await agent.post(path, json=body)
@@ -179,7 +178,7 @@ async def test_what_cannot_be_read_is_refused(in_sqlite: ServedApp) -> None:
         assert answered.json()["error"]["message"].startswith(message), answered.text
 
 
-async def test_each_endpoint_takes_the_scope_propose(in_sqlite: ServedApp) -> None:
+async def test_every_endpoint_needs_the_scope_propose(in_sqlite: ServedApp) -> None:
     agent = in_sqlite.client(["decide", "approve", "audit", "admin", "assert"])
     answers = [
         await agent.post("/v1/proposals", json=BODY),
@@ -192,7 +191,7 @@ async def test_each_endpoint_takes_the_scope_propose(in_sqlite: ServedApp) -> No
     assert [answer.status_code for answer in answers] == [403] * 6
 
 
-async def test_a_run_is_ended(in_sqlite: ServedApp) -> None:
+async def test_service_ends_a_run(in_sqlite: ServedApp) -> None:
     agent = in_sqlite.client()
     answers = [
         await agent.post("/v1/runs/run-1/end"),
@@ -201,7 +200,7 @@ async def test_a_run_is_ended(in_sqlite: ServedApp) -> None:
     assert [(answer.status_code, answer.content) for answer in answers] == [(204, b"")] * 2
 
 
-async def test_a_subject_s_model_sees_what_it_could_call(in_sqlite: ServedApp) -> None:
+async def test_tool_list_contains_only_tools_that_the_caller_may_call(in_sqlite: ServedApp) -> None:
     agent = in_sqlite.client(["propose", "assert"])
     tools = (await agent.get("/v1/tools", params={"format": "anthropic"})).json()
     assert [(tool["name"], tool["visibility"], tool["condition"]) for tool in tools["tools"]] == [
@@ -222,7 +221,7 @@ async def test_a_subject_s_model_sees_what_it_could_call(in_sqlite: ServedApp) -
     assert [tool["name"] for tool in seen["tools"]] == ["lookup_beneficiary"]
 
 
-async def test_a_store_that_is_down_is_said_clearly(tmp_path: Path) -> None:
+async def test_service_answers_503_if_the_store_is_unavailable(tmp_path: Path) -> None:
     url = empty_database("sqlite", tmp_path)
     async with service(tmp_path, url=url) as served:
         agent = served.client()

@@ -1,4 +1,4 @@
-"""Requests made from the OpenAPI document, valid and not: each answer is one that the document allows."""
+"""Schemathesis generates valid and invalid requests from the OpenAPI document. Every answer must match the document."""
 
 import os
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ from tests.support.service import RunningService, running_service
 pytestmark = pytest.mark.process
 
 EXAMPLES = int(os.environ.get("PDP_SCHEMATHESIS", "4"))
-"""Requests to each endpoint; the environment asks for a longer run."""
+"""Number of requests per endpoint. An environment variable can raise it."""
 
 Case = schemathesis.Case[Any]
 
-# Without the stream, which does not end.
+# The event stream is excluded, because its answer does not end.
 schema = schemathesis.openapi.from_dict(openapi_document()).exclude(path="/v1/approvals/events")
 
 
@@ -36,10 +36,10 @@ def token(running: RunningService) -> str:
     return running.token()
 
 
-# What the schema of a request allows may still name nobody, or no tool: that is a refusal as well.
+# A request that matches its schema may still name an unknown tool, so the test accepts that such requests are rejected.
 @schema.parametrize()
 @settings(max_examples=EXAMPLES, derandomize=True)
-def test_every_answer_is_as_the_document_says(case: Case, running: RunningService, token: str) -> None:
+def test_answers_match_the_openapi_document(case: Case, running: RunningService, token: str) -> None:
     case.call_and_validate(
         base_url=running.url, headers={"Authorization": f"Bearer {token}"}, excluded_checks=[positive_data_acceptance]
     )
@@ -47,5 +47,5 @@ def test_every_answer_is_as_the_document_says(case: Case, running: RunningServic
 
 @schema.parametrize()
 @settings(max_examples=1, derandomize=True)
-def test_every_answer_without_a_token_is_as_the_document_says(case: Case, running: RunningService) -> None:
+def test_answers_without_a_token_match_the_openapi_document(case: Case, running: RunningService) -> None:
     case.call_and_validate(base_url=running.url, excluded_checks=[positive_data_acceptance])

@@ -1,4 +1,4 @@
-"""`pdp serve` as a process: started, checked, ended by a signal, with several workers, with an OPA, beside another."""
+"""`pdp serve` as a process: startup, shutdown, several workers, an OPA, and a second service on the same database."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def ended(running: RunningService) -> int:
 
 
 def open_request(running: RunningService, body: bytes) -> socket.socket:
-    """A connection with a request that the service has begun to read."""
+    """Send the first part of a request. When the service has begun to read the request, return the connection."""
     url = httpx.URL(running.url)
     connection = socket.create_connection((url.host, url.port or 0), timeout=PATIENCE)
     connection.sendall(
@@ -60,20 +60,20 @@ def open_request(running: RunningService, body: bytes) -> socket.socket:
 
 
 def whole(connection: socket.socket) -> tuple[int, list[str]]:
-    """The status and the reasons of what comes until the service ends the connection."""
+    """Read the whole answer, and return its status and its reason codes."""
     received = b"".join(iter(lambda: connection.recv(65536), b""))
     head, _, body = received.partition(b"\r\n\r\n")
     return int(head.split()[1]), codes(json.loads(body))
 
 
 def codes(answer: dict[str, Any]) -> list[str]:
-    """The reasons of a denial."""
+    """Return the reason codes of the service's answer, which must be a denial."""
     assert answer["decision"] is False
     return [reason["code"] for reason in answer["context"]["reasons"]]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_what_has_begun_is_answered_when_the_service_is_told_to_end(tmp_path: Path, workers: int) -> None:
+def test_service_answers_open_requests_during_shutdown(tmp_path: Path, workers: int) -> None:
     body = json.dumps(EVALUATION).encode()
     with running_service(tmp_path, workers=workers, limits={"body_seconds": 60}) as running, ExitStack() as owned:
         client = running.client(["decide"])
@@ -95,7 +95,7 @@ def refused(running: RunningService) -> bool:
     return True
 
 
-def test_a_worker_that_dies_is_replaced_and_all_are_counted_together(tmp_path: Path) -> None:
+def test_supervisor_replaces_a_dead_worker_and_metrics_cover_all_workers(tmp_path: Path) -> None:
     with running_service(tmp_path, workers=2) as running:
 
         def started() -> list[int]:
@@ -122,7 +122,7 @@ def test_a_worker_that_dies_is_replaced_and_all_are_counted_together(tmp_path: P
             for sample in family.samples
         }
         assert counted["pdp_http_requests_total", "/healthz"] == 100
-        assert f"worker {started()[0]} ended: killed by SIGKILL; a new worker starts" in messages(running)
+        assert f"worker {started()[0]} ended: killed by SIGKILL; starting a new worker" in messages(running)
         running.process.send_signal(signal.SIGTERM)
         assert ended(running) == 0
 
@@ -135,7 +135,7 @@ if "--multiprocessing-fork" in sys.orig_argv:
 """
 
 
-def test_workers_may_start_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_supervisor_waits_for_slowly_starting_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "sitecustomize.py", SLOW)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with running_service(tmp_path, workers=2) as running:
@@ -145,7 +145,7 @@ def test_workers_may_start_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert ended(running) == 0
 
 
-def test_workers_end_with_the_process_that_supervises_them(tmp_path: Path) -> None:
+def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
     with running_service(tmp_path, workers=2) as running:
         port = httpx.URL(running.url).port or 0
         running.process.kill()
@@ -169,7 +169,7 @@ serve_until_ended(read_settings(Path("service.json"), {}), lambda settings, toke
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_process_that_cannot_start_ends_the_service_with_1(tmp_path: Path, workers: int) -> None:
+def test_service_exits_with_1_if_a_worker_cannot_start(tmp_path: Path, workers: int) -> None:
     files = {"manifest": EXAMPLE / "manifest.json", "governance": EXAMPLE / "governance.yaml", "bundle": BUNDLE}
     project = written(tmp_path / "pdp.yaml", {name: str(file) for name, file in files.items()})
     tenant = {"project": str(project), "store": f"sqlite:///{tmp_path}/store.db"}
@@ -183,7 +183,7 @@ def test_a_process_that_cannot_start_ends_the_service_with_1(tmp_path: Path, wor
 
 
 def greeted(config: Path) -> tuple[dict[str, str], int]:
-    """The tokens that a start shows, and how a request with one is answered; with none, where there is none."""
+    """Start the service. Return the tokens that it prints, and the status of a request with the first token."""
     command = [sys.executable, "-m", "pdp", "serve", "--config", str(config), "--json"]
     with ExitStack() as owned:
         process = owned.enter_context(
@@ -196,7 +196,7 @@ def greeted(config: Path) -> tuple[dict[str, str], int]:
         return told["tokens"], httpx.get(f"{told['url']}/v1/tokens", headers=bearer).status_code
 
 
-def test_the_first_token_is_shown_once_and_its_holder_may_administer(tmp_path: Path) -> None:
+def test_first_service_token_is_shown_once_and_has_the_scope_admin(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     (first, status), second = greeted(config), greeted(config)
 
@@ -205,7 +205,7 @@ def test_the_first_token_is_shown_once_and_its_holder_may_administer(tmp_path: P
 
 
 def opa_of(running: RunningService) -> int | None:
-    """The process of the service's OPA."""
+    """Return the process id of the OPA that the service started."""
     for status in Path("/proc").glob("[0-9]*/status"):
         with suppress(OSError):
             lines = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
@@ -219,7 +219,7 @@ def opa_of(running: RunningService) -> int | None:
 
 
 @pytest.mark.opa
-def test_an_opa_that_is_killed_denies_until_it_is_there_again(tmp_path: Path) -> None:
+def test_service_denies_calls_until_a_killed_opa_is_restarted(tmp_path: Path) -> None:
     with running_service(tmp_path, tenant={"engine": "sidecar"}) as running:
         client = running.client()
 
@@ -239,7 +239,7 @@ def test_an_opa_that_is_killed_denies_until_it_is_there_again(tmp_path: Path) ->
 
 
 @pytest.mark.opa
-def test_two_services_with_an_opa_each_are_one_on_one_database(tmp_path: Path) -> None:
+def test_two_services_on_one_database_share_approvals_and_results(tmp_path: Path) -> None:
     url = fresh_database()
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -266,7 +266,8 @@ def test_two_services_with_an_opa_each_are_one_on_one_database(tmp_path: Path) -
         ]
         assert {answer["verdict"] for answer in answers[0]} == {"ALLOW", "STEP_UP"}
 
-        # What one opens the other grants, and of both that would begin it one does.
+        # Each service can grant an approval that the other service opened. The approved call begins in only one
+        # service.
         approval = one.post("/v1/proposals", json={"proposal": WIRE, "session": SESSION}).json()["approval"]["id"]
         granted = approver.post(f"/v1/approvals/{approval}/grant")
         shown = [each.get(f"/v1/approvals/{approval}").json() for each in (one, other)]
@@ -288,7 +289,7 @@ def test_two_services_with_an_opa_each_are_one_on_one_database(tmp_path: Path) -
     assert (verified.code, verified.err) == (0, "")
 
 
-def test_another_interface_is_served_over_tls(tmp_path: Path) -> None:
+def test_service_uses_tls_on_interfaces_other_than_loopback(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path, "localhost")
     with running_service(tmp_path, host="0.0.0.0", tls_cert=str(cert), tls_key=str(key)) as running:  # noqa: S104
         port = httpx.URL(running.url).port
@@ -299,19 +300,19 @@ def test_another_interface_is_served_over_tls(tmp_path: Path) -> None:
     assert (answer.status_code, answer.headers.get("server")) == (200, None)
 
 
-def test_what_is_sound_is_said_and_nothing_is_served(tmp_path: Path) -> None:
+def test_check_config_reports_a_valid_configuration(tmp_path: Path) -> None:
     done = pdp("serve", "--config", config_of(tmp_path), "--check-config", "--json")
 
     assert (done.code, done.json, done.err) == (0, {"url": "http://127.0.0.1:0", "tenants": ["default"]}, "")
 
 
-def test_an_opa_that_does_not_answer_is_no_sound_configuration(tmp_path: Path) -> None:
+def test_check_config_fails_without_an_answer_of_opa(tmp_path: Path) -> None:
     done = pdp("serve", "--config", config_of(tmp_path), "--opa-url", "http://127.0.0.1:1", "--check-config")
 
     assert (done.code, done.err.partition(": ")[2][:36]) == (1, "tenant default: engine.unavailable: ")
 
 
-def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
+def test_startup_reports_unusable_resources(tmp_path: Path) -> None:
     empty = fresh_database()
     broken = written(tmp_path / "broken.pem", "no certificate")
     taken = socket.create_server(("127.0.0.1", 0))
@@ -335,13 +336,15 @@ def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
 
     assert {name: done.code for name, done in told.items()} == dict.fromkeys(told, 2)
     assert "it has no tables yet\n    hint: run `pdp db upgrade`" in told["tables"].err
-    assert told["certificate"].err.startswith("error: tls_cert, tls_key: cannot be used: ")
+    assert told["certificate"].err.startswith(
+        f"error: tls_cert {broken}: no certificate in PEM form (BEGIN CERTIFICATE)"
+    )
     assert (told["served"].out, told["served"].err) == ("", told["certificate"].err)
-    short = f"error: audit_key_file {broken}: has less than 32 bytes\n"
-    assert told["key"].err == f"{short}    hint: make one with `openssl rand -hex 32`\n"
+    short = f"error: audit_key_file {broken}: has fewer than 32 bytes\n"
+    assert told["key"].err == f"{short}    hint: create a key with `openssl rand -hex 32`\n"
     assert told["project"].err == f"error: {tmp_path}/none.yaml: no such file\n    hint: check the path\n"
-    taken_port = f"error: 127.0.0.1, port {port}: cannot be bound: Address already in use\n"
-    assert "error: nowhere.invalid, port 0: cannot be bound: " in told["name"].err
+    taken_port = f"error: cannot listen on 127.0.0.1, port {port}: Address already in use\n"
+    assert "error: cannot listen on nowhere.invalid, port 0: " in told["name"].err
     assert "Unknown error" not in told["name"].err
-    assert told["port"].err == f"{taken_port}    hint: choose others with --host and --port\n"
-    assert "host: 192.0.2.1 can be reached from elsewhere" in told["address"].err
+    assert told["port"].err == f"{taken_port}    hint: choose another address with --host and --port\n"
+    assert "host: other machines can reach 192.0.2.1" in told["address"].err

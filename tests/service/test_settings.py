@@ -1,4 +1,4 @@
-"""Configuration: a file, variables over it, options over both; each fault with its place."""
+"""Settings come from a file. Variables override the file, and options override variables. Errors name the source."""
 
 import shutil
 from pathlib import Path
@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from pdp.errors import UsageError
+from pdp.service.server import check_service
 from pdp.service.settings import LimitSettings, ServiceSettings, TenantSettings, read_settings
 from tests.support.command_line import written
 from tests.support.payments import EXAMPLE
+from tests.support.servers.certificates import certificate
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +30,7 @@ def project(folder: Path, text: str = "") -> Path:
     return written(folder / "pdp.yaml", text or "manifest: manifest.json")
 
 
-def test_the_project_here_is_served_from_a_database_beside_it(tmp_path: Path) -> None:
+def test_settings_use_the_project_in_the_working_folder_by_default(tmp_path: Path) -> None:
     file = project(tmp_path)
 
     assert read_settings(None, {}) == ServiceSettings(
@@ -36,7 +38,7 @@ def test_the_project_here_is_served_from_a_database_beside_it(tmp_path: Path) ->
     )
 
 
-def test_a_project_has_its_own_store_in_its_folder(tmp_path: Path) -> None:
+def test_settings_use_the_store_of_the_project_by_default(tmp_path: Path) -> None:
     file = project(tmp_path / "there", "store: sqlite:///own.db")
 
     settings = read_settings(None, {"tenants": {"default": {"project": file}}})
@@ -44,7 +46,9 @@ def test_a_project_has_its_own_store_in_its_folder(tmp_path: Path) -> None:
     assert settings.tenants["default"].store == f"sqlite:///{tmp_path}/there/own.db"
 
 
-def test_nothing_is_written_beside_what_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_default_database_is_not_created_in_the_installation_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     installed = tmp_path / "pdp"
     shutil.copytree(EXAMPLE, installed / "data" / "payments")
     monkeypatch.setattr("pdp.service.settings.__file__", str(installed / "service" / "settings.py"))
@@ -54,7 +58,9 @@ def test_nothing_is_written_beside_what_is_installed(monkeypatch: pytest.MonkeyP
     assert settings.tenants["default"].store == f"sqlite:///{tmp_path}/pdp.db"
 
 
-def test_variables_stand_over_the_file_and_options_over_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_environment_variables_override_the_settings_file_and_options_override_variables(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     project(tmp_path)
     file = tmp_path / "etc" / "service.yaml"
     file.parent.mkdir()
@@ -96,7 +102,7 @@ def test_variables_stand_over_the_file_and_options_over_both(monkeypatch: pytest
     )
 
 
-def test_all_paths_of_a_file_are_relative_to_its_folder(tmp_path: Path) -> None:
+def test_paths_in_the_settings_file_are_relative_to_its_folder(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     stated = {"project": "pdp.yaml", "store": "sqlite:///a.db", "audit_key_file": "key"}
     file = written(tmp_path / "etc/service.json", {"tenants": {"default": stated}, "tls_cert": "c", "tls_key": "k"})
@@ -108,7 +114,7 @@ def test_all_paths_of_a_file_are_relative_to_its_folder(tmp_path: Path) -> None:
     assert paths == tuple(tmp_path / "etc" / name for name in ("pdp.yaml", "key", "c", "k"))
 
 
-def test_faults_of_a_file_have_their_places(tmp_path: Path) -> None:
+def test_faults_in_the_settings_file_have_locations(tmp_path: Path) -> None:
     project(tmp_path)
     file = written(Path("service.yaml"), "prt: 1\nport: 70000\ntenants:\n  default:\n    engine: fast\n  B: {}\n")
 
@@ -133,7 +139,7 @@ def test_faults_of_a_file_have_their_places(tmp_path: Path) -> None:
         ("_env_file: x", "unknown key `_env_file`"),
     ],
 )
-def test_a_file_of_another_shape_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_settings_file_with_a_wrong_structure_is_rejected(tmp_path: Path, text: str, message: str) -> None:
     project(tmp_path)
 
     assert message in fault(written(Path("service.yaml"), text), {})
@@ -145,15 +151,15 @@ def test_a_file_of_another_shape_is_refused(tmp_path: Path, text: str, message: 
         (
             "PDP_SERVICE_PRT",
             "1",
-            "variable PDP_SERVICE_PRT: there is no such setting (did you mean `PDP_SERVICE_PORT`?)",
+            "variable PDP_SERVICE_PRT: unknown setting (did you mean `PDP_SERVICE_PORT`?)",
         ),
-        ("PDP_SERVICE_PORT", "x", "PDP_SERVICE_PORT, or its option: Input should be a valid integer"),
-        ("PDP_SERVICE_LIMITS__PGE", "1", "PDP_SERVICE_LIMITS__PGE, or its option: Extra inputs are not permitted"),
-        ("PDP_SERVICE_OIDC", "[", "a variable PDP_SERVICE_...: error parsing value for field"),
+        ("PDP_SERVICE_PORT", "x", "setting port (PDP_SERVICE_PORT or its option): Input should be a valid integer"),
+        ("PDP_SERVICE_LIMITS__PGE", "1", "setting limits.pge (PDP_SERVICE_LIMITS__PGE or its option): unknown"),
+        ("PDP_SERVICE_OIDC", "[", "variable PDP_SERVICE_OIDC: the value is not valid JSON"),
     ],
 )
 @pytest.mark.parametrize("configured", [True, False])
-def test_faults_of_variables_name_them(
+def test_message_about_a_faulty_variable_names_the_variable(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, value: str, message: str, configured: bool
 ) -> None:
     project(tmp_path)
@@ -162,15 +168,15 @@ def test_faults_of_variables_name_them(
     assert fault(written(Path("service.yaml"), "workers: 1") if configured else None, {}).startswith(message)
 
 
-def test_without_a_project_nothing_is_served() -> None:
-    assert fault(None, {}) == "no project is named, and none is here (name its pdp.yaml with --project)"
+def test_settings_without_a_project_are_an_error() -> None:
+    assert fault(None, {}) == "no project found in this folder (name its pdp.yaml with --project)"
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "pdp.example"])  # noqa: S104 - it is refused
-def test_another_interface_than_the_loopback_needs_tls_or_a_proxy(tmp_path: Path, host: str) -> None:
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "pdp.example"])  # noqa: S104 - the test expects an error
+def test_interface_other_than_loopback_requires_tls_or_a_proxy(tmp_path: Path, host: str) -> None:
     project(tmp_path)
 
-    assert f"host: {host} can be reached from elsewhere: state tls_cert, or proxies before it" in fault(
+    assert f"host: other machines can reach {host}: set tls_cert, or name a proxy in proxies" in fault(
         None, {"host": host}
     )
     assert read_settings(None, {"host": host, "tls_cert": tmp_path}).host == host
@@ -178,7 +184,7 @@ def test_another_interface_than_the_loopback_needs_tls_or_a_proxy(tmp_path: Path
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
-def test_the_loopback_needs_neither(tmp_path: Path, host: str) -> None:
+def test_loopback_interface_needs_no_tls(tmp_path: Path, host: str) -> None:
     project(tmp_path)
 
     assert read_settings(None, {"host": host}).host == host
@@ -187,23 +193,58 @@ def test_the_loopback_needs_neither(tmp_path: Path, host: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tls_key": Path("key.pem")}, "tls_key: needs tls_cert beside it"),
+        ({"tls_key": Path("key.pem")}, "tls_key: set tls_cert as well"),
         ({"proxies": ["*"]}, "value is not a valid IPv4 or IPv6 network"),
         ({"public_url": "http://pdp.example"}, "has to begin with https://"),
-        ({"public_url": "https://ann:secret@pdp.example"}, "has to begin with https://, without a user"),
+        ({"public_url": "https://ann:secret@pdp.example"}, "has to begin with https:// and must not name a user"),
         (
             {"otlp_endpoint": "127.0.0.1:4318"},
-            "PDP_SERVICE_OTLP_ENDPOINT, or its option: String should match pattern '^https?://",
+            "setting otlp_endpoint (PDP_SERVICE_OTLP_ENDPOINT or its option): String should match pattern '^https?://",
         ),
         (
             {"tenants": {"default": {"engine": "embedded", "opa_url": "http://x"}}},
-            "opa_url: goes with the engine sidecar",
+            "opa_url: the engine embedded has no OPA; set `engine: sidecar`",
         ),
         ({"port": 65536}, "less than or equal to 65535"),
         ({"workers": 0}, "greater than or equal to 1"),
     ],
 )
-def test_options_that_cannot_be_used_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_rejected(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     project(tmp_path)
 
     assert message in fault(None, options)
+
+
+@pytest.mark.parametrize(
+    ("cert", "key", "message"),
+    [
+        ("none.pem", None, "tls_cert none.pem: cannot be read: No such file or directory (check the path)"),
+        ("text.pem", "key.pem", "tls_cert text.pem: no certificate in PEM form (BEGIN CERTIFICATE)"),
+        ("cert.pem", "text.pem", "tls_key text.pem: no private key in PEM form (BEGIN PRIVATE KEY)"),
+        ("cert.pem", None, "tls_key cert.pem: no private key in PEM form (BEGIN PRIVATE KEY)"),
+        ("cert.pem", "other.pem", "tls_cert cert.pem, tls_key other.pem: cannot be loaded: the key belongs to another"),
+        ("broken.pem", "key.pem", "tls_cert broken.pem, tls_key key.pem: cannot be loaded: damaged, or a key with a"),
+    ],
+)
+def test_error_names_an_unusable_tls_file(tmp_path: Path, cert: str, key: str | None, message: str) -> None:
+    project(tmp_path)
+    certificate(tmp_path, "other.example")[1].rename("other.pem")
+    certificate(tmp_path, "localhost")
+    written(Path("text.pem"), "no certificate")
+    written(Path("broken.pem"), "-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n")
+
+    with pytest.raises(UsageError) as caught:
+        check_service(read_settings(None, {"tls_cert": cert, "tls_key": key}))
+
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("secret", ["whsec_abc", "whsec_%%%", "whsec_\u00e9"])
+def test_webhook_secret_that_is_not_base64_is_explained(tmp_path: Path, secret: str) -> None:
+    project(tmp_path)
+    webhook = {"url": "https://inbox.example", "secret": secret}
+
+    message = fault(None, {"tenants": {"default": {"webhooks": [webhook]}}})
+
+    assert "webhooks.0.secret" in message
+    assert "has no valid base64 after `whsec_`; create a secret with: echo whsec_$(openssl rand -base64 24)" in message

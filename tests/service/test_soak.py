@@ -1,4 +1,4 @@
-"""The short form of the soak test: the service's parts are killed at random, and nothing is lost or doubled."""
+"""A short soak test kills processes of the service at random, and checks that no call is lost or repeated."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from tests.support.command_line import environment
 
 @pytest.mark.process
 @pytest.mark.opa
-def test_nothing_is_lost_or_doubled_while_parts_are_killed() -> None:
+def test_no_call_is_lost_or_repeated_when_processes_are_killed() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "scripts.soak", "--seconds", "10"],
         capture_output=True, text=True, check=False, cwd=ROOT, env=environment(), timeout=600,

@@ -1,4 +1,4 @@
-"""What is counted, logged and traced of requests; and what is not."""
+"""The metrics, log lines and traces that the service writes about requests contain no secrets."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ from tests.support.service import service
 
 
 async def samples(client: Any) -> dict[tuple[str, ...], float]:
-    """What `/metrics` counts, by name and labels, without how long it took."""
+    """Return the counters of `/metrics` by name and labels. Durations are left out."""
     answer = await client.get("/metrics")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     return {
@@ -32,7 +32,7 @@ async def samples(client: Any) -> dict[tuple[str, ...], float]:
     }
 
 
-async def test_requests_are_counted_by_route_and_decisions_by_verdict(tmp_path: Path) -> None:
+async def test_metrics_count_requests_by_route_and_decisions_by_verdict(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         client = served.client(["decide", "audit"])
         before = await samples(client)
@@ -56,7 +56,7 @@ async def test_requests_are_counted_by_route_and_decisions_by_verdict(tmp_path: 
     }
 
 
-async def test_proposals_are_counted_as_well(tmp_path: Path) -> None:
+async def test_metrics_count_proposals_by_verdict(tmp_path: Path) -> None:
     def family(counts: dict[tuple[str, ...], float], *labels: str) -> float:
         return counts.get(("pdp_decisions_total", *labels), 0)
 
@@ -72,9 +72,7 @@ async def test_proposals_are_counted_as_well(tmp_path: Path) -> None:
     assert [family(after, *each) - family(before, *each) for each in labels] == [1, 1]
 
 
-async def test_one_line_of_a_request_has_who_and_what_and_no_secret(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_log_line_of_a_request_has_ids_and_no_secrets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with service(tmp_path) as served:
         token = served.token(["decide"])
@@ -120,7 +118,7 @@ async def test_one_line_of_a_request_has_who_and_what_and_no_secret(
 
 @contextmanager
 def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
-    """A collector of OpenTelemetry, and what it is sent."""
+    """Run an OpenTelemetry collector, and yield its URL and the list of requests that it receives."""
     received: list[ExportTraceServiceRequest] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -138,7 +136,7 @@ def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
         server.shutdown()
 
 
-async def test_spans_continue_the_callers_trace(tmp_path: Path) -> None:
+async def test_spans_of_the_service_continue_the_trace_of_the_caller(tmp_path: Path) -> None:
     trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     with collector() as (endpoint, received):
         async with service(tmp_path, otlp_endpoint=endpoint) as served:

@@ -1,6 +1,6 @@
-"""The registry: an application's tools with their functions, from a manifest and from contracts in Python.
+"""The registry: the tools of an application with their functions, from a manifest and from Python contracts.
 
-* registry: `Registry`, what holds tools, functions and capabilities, and says what can run and why not
-* tool_contract: `ToolContract` and its parts
-* entry: the manifest entry of a contract; the shorthand of its schema
+* registry: `Registry`, which holds tools, functions and capabilities and reports which tools can run.
+* tool_contract: `ToolContract` and the classes of its fields.
+* entry: converts a contract, with its shorthand schema, to a manifest entry.
 """

@@ -1,7 +1,6 @@
-"""From a contract in Python to the manifest entry that governs it, checked as an entry of a file is.
+"""Converts a Python contract to a manifest entry, which gets the same checks as an entry in a manifest file.
 
-Source: tool contract document, "A real example": a contract may write its schema in shorthand, as in
-`{"web_search": "Optional[bool] — enable web search for this step"}`, which becomes JSON Schema here.
+Source: tool contract document, "A real example".
 """
 
 import ast
@@ -21,7 +20,7 @@ from pdp.manifest.model import DeclaredTool, Governance
 from pdp.manifest.schema.walk import argument_schemas, walk
 
 _OWN_FIELDS: Final = frozenset(("name", "schema", "description", "invariants", "config", "state"))
-"""The fields of an entry that the contract itself states."""
+"""Fields of a manifest entry that come from the contract, so that they cannot be set in another way."""
 
 _NAMES: Final[dict[Any, str]] = {
     str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object",
@@ -30,26 +29,27 @@ _GENERICS: Final = {kind.__name__: kind for kind in _NAMES} | {
     "Dict": dict, "List": list, "Literal": Literal, "Optional": Optional, "Union": Union,
 }  # fmt: skip
 _SYNTAX: Final = (ast.Expression, ast.Name, ast.Load, ast.Subscript, ast.Tuple, ast.BinOp, ast.BitOr)
-# The types in brackets but for the last. Without this, pydantic would drop a second type of a list, and admit any keys
-# of a dict, although those of JSON are texts.
+# The types that must precede the last type in brackets: none for lists, `str` for dicts. pydantic would accept others,
+# such as dict keys that are not texts.
 _BEFORE_LAST: Final[dict[str, list[str]]] = {"list": [], "List": [], "dict": ["str"], "Dict": ["str"]}
-_SEPARATOR: Final = re.compile(r"\s+(?:—|–|--?)\s+")  # noqa: RUF001 - an en dash stands there as well
+_SEPARATOR: Final = re.compile(r"\s+(?:—|–|--?)\s+")  # noqa: RUF001 - accepts an en dash as well
 _KNOWN: Final = (
     "known: str, int, float, bool, list[T], dict[str, T], Optional[T], T | U, Literal of texts, integers or booleans"
 )
 
 
 def declared_tool(contract: ToolContract, fields: Mapping[str, Any], governance: Governance) -> DeclaredTool:
-    """Return the entry of a contract, as a manifest would declare it.
+    """Return the manifest entry of a contract, checked together with the governance file's rules for its action.
 
-    The invariants' rules are in its description, where the model reads them; their functions stay in the contract.
-    `fields` is what else the entry states, spelt as in a manifest. The governance file's rules for the entry's action
-    are checked together with the entry. UsageError: the entry is faulty, or does not go with its rules; every fault.
+    The entry's description includes the rules of the invariants, so that the model reads them. `fields` are the other
+    fields of the entry, with the names that a manifest uses. Raises UsageError, which lists every fault.
     """
     where = f"contract {shown_name(contract.name)}"
     owned = sorted(_OWN_FIELDS & fields.keys())
     if owned:
-        raise UsageError(f"{where}: `{owned[0]}` is the contract's own", hint="state it in the contract")
+        raise UsageError(
+            f"{where}: `{owned[0]}` is a field of the contract itself", hint="set this field in the contract"
+        )
     lines = [contract.description] if contract.description else []
     lines += [f"- {item.rule}" for item in contract.invariants if item.rule not in contract.description]
     entry: dict[str, Any] = {
@@ -65,7 +65,7 @@ def declared_tool(contract: ToolContract, fields: Mapping[str, Any], governance:
         for effect in contract.state_effects:
             stated = {name: value for name, value in asdict(effect).items() if value is not None}
             hint = stated.pop("type_hint", None)
-            # What is no type of JSON is refused with the entry.
+            # A name that is not a JSON type is rejected when the entry is loaded.
             effects.append({"type": _NAMES.get(hint, getattr(hint, "__name__", str(hint))), **stated})
         entry["state"] = {"reads": [item.key for item in contract.state_reads], "effects": effects}
     for invariant in contract.invariants:
@@ -87,17 +87,16 @@ def declared_tool(contract: ToolContract, fields: Mapping[str, Any], governance:
         lines = [fault.message + (f" ({fault.hint})" if fault.hint else "") for fault in error.faults]
         raise UsageError("\n".join(f"{where}: {line}" for line in lines)) from None
     except JsonValueError as error:
-        raise UsageError(f"{where}: {error}", hint="a contract's schema and fields are plain JSON") from None
+        raise UsageError(f"{where}: {error}", hint="use only plain JSON in a contract") from None
     return manifest.tools[0]
 
 
 def argument_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the JSON Schema of arguments that a contract states in shorthand, `{argument: "TYPE — description"}`.
+    """Return the JSON Schema of arguments in shorthand, `{argument: "TYPE — description"}`.
 
     TYPE is `str`, `int`, `float`, `bool`, `list[T]`, `dict[str, T]`, `Optional[T]`, `T | U`, `Union[T, U]` or
-    `Literal["a", 1]`. An argument whose type admits None may be left out; every other one is required. After the type,
-    ` — ` or ` - ` and the description that the model sees. A JSON Schema of type object is returned as it stands.
-    Messages begin with `where`. UsageError: not a type; the message names the argument.
+    `Literal["a", 1]`. An argument is required unless its type admits None. A JSON Schema of type object is returned
+    unchanged. If a text is not a type, raises UsageError with a message that begins with `where`.
     """
     if "$ref" in schema or schema.get("type") == "object" or isinstance(schema.get("properties"), dict):
         return dict(schema)
@@ -106,7 +105,10 @@ def argument_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
     for name, text in schema.items():
         at = f"{where}: schema of argument {shown_name(name)}"
         if not isinstance(text, str):
-            raise UsageError(f"{at}: must be a text such as `str — the query`", hint="or write a whole JSON Schema")
+            raise UsageError(
+                f"{at}: must be a text such as `str — the query`",
+                hint="write such a text for each argument, or a JSON Schema for all arguments",
+            )
         shown, *described = _SEPARATOR.split(text.strip(), maxsplit=1)
         argument = _type_of(shown, at)
         if "null" not in (walk(argument).kinds or ()):
@@ -121,17 +123,14 @@ def _type_of(text: str, at: str) -> dict[str, Any]:
     try:
         tree = ast.parse(text, mode="eval")
         _check_plain(tree)
-        hint = eval(compile(tree, at, "eval"), {"__builtins__": {}}, dict(_GENERICS))  # noqa: S307 - names alone
+        hint = eval(compile(tree, at, "eval"), {"__builtins__": {}}, dict(_GENERICS))  # noqa: S307 - type names only
         return TypeAdapter(hint).json_schema()
     except (SyntaxError, ValueError, RecursionError, MemoryError, NameError, TypeError, PydanticUserError):
         raise UsageError(f"{at}: {text!r:.60} is not a type", hint=_KNOWN) from None
 
 
 def _check_plain(node: ast.AST, *, literal: bool = False) -> None:
-    """Raise TypeError unless a type is made of names, and of constants of JSON within `Literal`.
-
-    Elsewhere pydantic evaluates a text.
-    """
+    """Raise TypeError if a type has code other than names and `Literal` constants, because pydantic would run it."""
     if isinstance(node, ast.Constant) and (node.value is None or (literal and isinstance(node.value, str | int))):
         return
     if not isinstance(node, _SYNTAX):

@@ -1,7 +1,6 @@
-"""The registry: every tool of an application, declared in a manifest or in Python, with the function that runs it.
+"""The tools of an application, declared in a manifest or in Python, with their functions. The registry decides nothing.
 
-Source: tool contract document, "the registry became the dispatcher", and tool layer document, "Registry". It holds what
-is declared and decides nothing: whoever runs a tool asks the enforcement point, which takes the registry.
+Source: tool contract document, "the registry became the dispatcher", and tool layer document, "Registry".
 """
 
 import logging
@@ -33,7 +32,7 @@ _LONGEST: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class ToolStatus:
-    """Whether one tool can run. `type` is `python` or `cli`; `reason` says why it cannot, and is empty when it can."""
+    """Whether a tool can run. `type` is `python` or `cli`. `reason` says why the tool cannot run; else it is empty."""
 
     name: str
     type: str
@@ -50,17 +49,25 @@ class _Binding:
 
 
 class Registry:
-    """Tools by name. Contracts are registered when the application starts; functions may be bound at any time.
+    """Tools by name, with the functions that run them. Safe to share between threads.
 
-    The manifest is made when it is first asked for, and then no contract can be added: the policy engine knows the
-    manifest by its digest. Safe to share between threads.
+    Register all contracts when the application starts, because no contract can be added after the first use of
+    `manifest`. Functions can be bound at any time.
 
     Args:
-        governance: the policy author's half, for the tools of the manifest file and of contracts alike.
-        version: the version of all tools together; when absent that of the manifest file, or `1` without one.
-        capabilities: what the deployment grants of `safety.requires`.
+        manifest: a manifest that declares tools; None for no manifest.
+        governance: the policy author's rules for tools of the manifest and of contracts.
+        version: the version of the manifest; by default the version of `manifest`, or `1`.
+        capabilities: the capabilities that the deployment grants for `safety.requires`.
 
-    UsageError: a tool is declared twice.
+    Raises:
+        UsageError: a tool is declared twice.
+
+    Examples:
+        >>> registry = Registry.from_files("manifest.json", governance="governance.yaml")
+        >>> function = registry.bind("lookup_beneficiary", lambda payee_name, invoice_ref: "bene-acme-441")
+        >>> [status.name for status in registry.check_availability() if status.available]
+        ['lookup_beneficiary']
     """
 
     def __init__(
@@ -88,11 +95,17 @@ class Registry:
     def from_files(
         cls, manifest: pathlib.Path | str, *, governance: pathlib.Path | str | None = None, **options: Any
     ) -> Self:
-        """Return a registry of a manifest file; `options` are `version` and `capabilities`.
+        """Return a registry with the tools of a manifest file.
 
-        UsageError: a file is missing or faulty, with every fault and its place; or as of the constructor.
+        Args:
+            manifest: the path of the manifest, YAML or JSON.
+            governance: the path of the governance file.
+            options: `version` and `capabilities`, as for the constructor.
+
+        Raises:
+            UsageError: a file is missing or has faults, all of which are listed, or a tool is declared twice.
         """
-        from pdp.manifest.load import load_both  # noqa: PLC0415 - files only
+        from pdp.manifest.load import load_both  # noqa: PLC0415 - only needed to load files
 
         return cls(*load_both(manifest, governance), **options)
 
@@ -104,21 +117,25 @@ class Registry:
         available: Callable[[], Any] | None = None,
         **fields: Any,
     ) -> None:
-        """Add a contract in Python, and the function that runs it, which may also be bound later.
+        """Add a tool that is declared in Python.
 
-        `fields` are what else its manifest entry states, such as `effect_class="read-external"`, `scopes=["search"]`.
-        What no policy can allow as it stands, since neither the contract nor the governance file names a scope, is
-        registered all the same, with a warning in the log.
+        A tool without scopes is always denied, unless its effect class is `pure`. A warning about this is logged.
+
+        Args:
+            contract: the declaration.
+            function: runs the tool; can also be bound later.
+            available: returns whether the tool can run now; see `bind`.
+            fields: other fields of the manifest entry, such as `effect_class="read-external"` and `scopes=["search"]`.
 
         Raises:
-            UsageError: a tool of that name is there; the entry is faulty; the manifest is in use already; or as of
-                `bind`.
+            UsageError: the tool exists already, the entry is faulty, the manifest was already used, or `bind` fails.
         """
         tool = declared_tool(contract, fields, self._governance)
         with self._lock:
             if self._compiled is not None:
                 raise UsageError(
-                    f"contract {shown_name(contract.name)} comes after the manifest was made",
+                    f"contract {shown_name(contract.name)} cannot be added: the registry has already built its "
+                    f"manifest",
                     hint="register every contract before the registry is used",
                 )
             self._declare(tool)
@@ -126,8 +143,8 @@ class Registry:
         entry = effective_tool(tool, self._governance.actions.get(tool.action))
         if not entry.scopes and entry.effect_class is not EffectClass.PURE:
             _log.warning(
-                "contract %s: every call is a DENY (decision.nothing_allows), as no scope is stated: state `scopes` "
-                "and `effect_class` with `register_contract`, or for action %s in the governance file",
+                "contract %s: every call is denied (decision.nothing_allows) because it has no scopes: set `scopes` "
+                "and `effect_class` in `register_contract`, or for action %s in the governance file",
                 shown_name(contract.name),
                 shown_name(tool.action),
             )
@@ -137,15 +154,15 @@ class Registry:
     def bind(
         self, name: str, function: Callable[..., Any], *, available: Callable[[], Any] | None = None
     ) -> Callable[..., Any]:
-        """Let `function` run the tool, and return it.
+        """Bind a function that runs a tool, and return the function.
 
-        It takes the arguments by name; other parameters are filled from state and config, see `Inputs`. `available`
-        says whether it can run now: it returns true or false, or `(available, reason)`. Where it raises or returns
-        anything else, the tool cannot.
+        Args:
+            name: the name of the tool.
+            function: gets the tool's arguments by name. Its other parameters come from state and config; see `Inputs`.
+            available: returns whether the tool can run now, or `(available, reason)`. An error means it cannot run.
 
         Raises:
-            UsageError: no such tool, it has a function already, or the function cannot be called, or asks for what
-                nobody gives.
+            UsageError: no tool has this name, the tool has a function already, or the function's parameters do not fit.
         """
         declared = self._declared.get(name)
         if declared is None:
@@ -154,22 +171,22 @@ class Registry:
                 hint=nearest(name, self._declared) or "add it to a manifest, or register its contract",
             )
         if not callable(function):
-            raise UsageError(f"the function of {name} cannot be called", hint="bind a function")
+            raise UsageError(f"the function of {name} is not callable", hint="bind a function")
         binding = _Binding(function, available, Inputs(function, declared))
         with self._lock:
             if name in self._bindings:
-                raise UsageError(f"{name} has a function already", hint="one function for a tool; remove one")
+                raise UsageError(f"{name} has a function already", hint="bind one function to each tool")
             self._bindings[name] = binding
         return function
 
     @property
     def manifest(self) -> EffectiveManifest:
-        """The effective manifest of all tools, sorted by name; making it closes the registry to further contracts."""
+        """The effective manifest of all tools, sorted by name. Contracts can be added only before its first use."""
         return self.compiled.manifest
 
     @property
     def compiled(self) -> CompiledManifest:
-        """The same, its tools ready for calls; errors as of `CompiledManifest`."""
+        """The compiled manifest. Raises the errors of `CompiledManifest`."""
         with self._lock:
             if self._compiled is None:
                 whole = self._whole.model_copy(
@@ -179,20 +196,20 @@ class Registry:
             return self._compiled
 
     def function(self, name: str) -> Callable[..., Any] | None:
-        """Return the function that runs a tool, whether or not it is available; None when none is bound."""
+        """Return the function that runs a tool; None if no function is bound."""
         binding = self._bindings.get(name)
         return binding.function if binding else None
 
     def inputs(self, name: str, state: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the tool's function gets beside its arguments, from state and resolved config."""
+        """Return the parameters that a tool's function gets from state and resolved config."""
         binding = self._bindings.get(name)
         return binding.inputs.values(state, config) if binding else {}
 
     def lacking(self, name: str) -> str:
-        """Return what a tool needs and does not have; empty: nothing.
+        """Return the first unmet requirement of a tool, or the empty string if all requirements are met.
 
-        Those are the program of a tool of type `cli`, and what `safety.requires` names: `binary:NAME` and `env:NAME` on
-        this machine, everything else among what the deployment grants.
+        Requirements are the program of a tool of type `cli`, and the entries of `safety.requires`: `binary:NAME` and
+        `env:NAME` on this machine, and capabilities of the deployment.
         """
         entry = self.manifest.tools.get(name)
         return next(self._lacks(entry), "") if entry else ""
@@ -214,28 +231,29 @@ class Registry:
                 yield f"capability {need} is not granted"
 
     def check_availability(self) -> tuple[ToolStatus, ...]:
-        """Return for every tool whether it can run right now, and why not, sorted by name. Asked anew each time.
+        """Check for every tool whether it can run now. Return the results, with reasons, sorted by tool name.
 
-        A call that the model has made already is refused for what `lacking` names; the tool's own check is not asked.
+        The results only inform: a call is rejected if `lacking` names a requirement, not if `available` fails.
         """
         reasons = ((entry, self._why_unavailable(entry)) for entry in self.manifest.tools.values())
         return tuple(ToolStatus(entry.name, entry.type, described(entry), not why, why) for entry, why in reasons)
 
     def definitions(self, form: ExportFormat | str = ExportFormat.OPENAI) -> list[dict[str, Any]]:
-        """Return what a model is told of the tools that are available right now, sorted by name.
+        """Return the definitions of the available tools for a model, sorted by name.
 
-        UsageError: not one of the formats.
+        Raises:
+            UsageError: `form` is not an `ExportFormat`.
         """
         available = {status.name for status in self.check_availability() if status.available}
         return export_tools((tool for name, tool in self.manifest.tools.items() if name in available), form)
 
     def all_definitions(self, form: ExportFormat | str = ExportFormat.OPENAI) -> list[dict[str, Any]]:
-        """Return what a model is told of every tool, available or not; form and errors as of `definitions`."""
+        """Return the definitions of all tools for a model, available or not. Raises the errors of `definitions`."""
         return export_tools(self.manifest.tools.values(), form)
 
     def _declare(self, tool: DeclaredTool) -> None:
         if tool.name in self._declared:
-            raise UsageError(f"tool {tool.name} is declared twice", hint="names are unique: rename or remove one")
+            raise UsageError(f"tool {tool.name} is declared twice", hint="rename or remove one of them")
         self._declared[tool.name] = tool
 
     def _why_unavailable(self, entry: Tool) -> str:
@@ -244,22 +262,22 @@ class Registry:
             return "no function is bound"
         reason = self.lacking(entry.name)
         if not reason and binding is not None and binding.available is not None:
-            reason = _why_not(entry.name, binding.available)
+            reason = _probe_failure(entry.name, binding.available)
         return reason
 
 
-def _why_not(name: str, probe: Callable[[], Any]) -> str:
+def _probe_failure(name: str, probe: Callable[[], Any]) -> str:
     try:
-        answer = probe()
-    except Exception as error:  # noqa: BLE001 - an application's own check may raise anything: not available
-        _log.exception("the availability check of %s raised", name)
-        return f"its availability check raised {type(error).__name__}"
-    match answer:
+        result = probe()
+    except Exception as error:  # noqa: BLE001 - an application's check may raise anything
+        _log.exception("the availability check of %s raised an exception", name)
+        return f"the tool's availability check raised {type(error).__name__}"
+    match result:
         case True | (True, _):
             return ""
         case False:
             return "not available"
         case (False, str(reason)):
             return reason[:_LONGEST] or "not available"
-    end_coroutine(answer)
-    return f"its availability check gives {type(answer).__name__}, not true or false"
+    end_coroutine(result)
+    return f"the tool's availability check returned {type(result).__name__}, not true or false"

@@ -1,4 +1,4 @@
-"""A tool's contract as one record in Python. Names and fields are those of the tool contract document, "Structure"."""
+"""The contract of a tool as a Python record. Names and fields are those of the tool contract document, "Structure"."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from pdp.json import JsonValueError, canonical, check_json
 
 @dataclass(frozen=True, slots=True)
 class ToolConfigParam:
-    """A value that a tool needs at run time: its key, what it is when nobody gives it, how it is normalised."""
+    """A config value that a tool needs at run time: its key, its default, and the function that normalises it."""
 
     key: str
     default: Any = None
@@ -23,18 +23,18 @@ class ToolConfigParam:
 
 @dataclass(frozen=True, slots=True)
 class ToolStateRead:
-    """A key of the state that is handed to the tool."""
+    """A key of the state whose value is passed to the tool's function."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolStateEffect:
-    """A key of the state that the tool writes, from its result's member of that name.
+    """A key of the state that the tool writes, from the member of its result with the same name.
 
     Attributes:
-        merge: `replace`; `append` to a list; `merge_dict` into an object, the newer member winning.
-        prompt_template_var: the `{{NAME}}` in a prompt that its value is put in place of.
+        merge: `replace`; `append` to a list; or `merge_dict`, where the result's members replace the state's members.
+        prompt_template_var: the `NAME` of the placeholder `{{NAME}}` in prompts, which the value replaces.
     """
 
     key: str
@@ -46,11 +46,27 @@ class ToolStateEffect:
 
 @dataclass(frozen=True, slots=True)
 class ToolContract:
-    """What a tool accepts, enforces, reads and writes: the one place where its interface is declared.
+    """The interface of a tool, declared in Python.
 
-    `schema` is the shorthand of the tool contract document, `{"query": "str — the search query"}`, or a JSON Schema of
-    type object. Whatever a manifest would state as well is checked when the contract is registered. UsageError: an
-    invariant has no id or rule, or its functions cannot be called; or an id stands twice.
+    Attributes:
+        name: the name of the tool.
+        schema: the arguments: `{"query": "str — the search query"}`, or a JSON Schema of type object.
+        invariants: the rules that each call must satisfy.
+        description: the text for the model.
+        config_params: the config values that the tool reads.
+        state_reads: the fields of the state that the tool reads.
+        state_effects: the fields of the state that the tool's result changes.
+
+    Raises:
+        UsageError: an invariant has no id or rule, a function that cannot be called, or the id of another invariant.
+            `Registry.register_contract` finds other faults.
+
+    Examples:
+        >>> from pdp.tools import ToolInvariant
+        >>> rule = ToolInvariant("NOT_EMPTY", "query is not empty", lambda call, state, config: bool(call["query"]))
+        >>> contract = ToolContract("search", {"query": "str"}, [rule], "Search the notes.")
+        >>> contract.validate({"query": ""}, {}, {})
+        ['NOT_EMPTY: query is not empty']
     """
 
     name: str
@@ -66,34 +82,41 @@ class ToolContract:
         for invariant in self.invariants:
             where = f"contract {shown_name(self.name)}: invariant {shown_name(invariant.id)}"
             if not invariant.id or not invariant.rule:
-                raise UsageError(f"{where} has no id or no rule", hint="the model reads the rule, the log has the id")
+                raise UsageError(f"{where} has no id or no rule", hint="set both `id` and `rule`")
             if ids.count(invariant.id) > 1:
-                raise UsageError(f"{where} is stated twice", hint="remove one")
+                raise UsageError(f"{where} is declared twice", hint="rename or remove one of them")
             if not callable(invariant.check) or not (invariant.correct is None or callable(invariant.correct)):
-                raise UsageError(f"{where} cannot be called", hint="check and correct take (call, state, config)")
+                hint = "set functions that take (call, state, config)"
+                raise UsageError(f"{where} has a check or a corrector that is not callable", hint=hint)
 
     def validate(
         self, call: Mapping[str, Any], state: Mapping[str, Any], resolved_config: Mapping[str, Any]
     ) -> list[str]:
-        """Return a message `ID: rule` for each invariant that the call violates; none: the call is valid.
+        """Return `ID: rule` for each invariant that a call violates; an empty list for a valid call.
 
-        The plan is in the state, if a check asks for it. UsageError: one of them is not an object of JSON.
+        Args:
+            call: the arguments of the call.
+            state: the state, which must contain `plan` if an invariant reads the plan.
+            resolved_config: the configuration of the tool.
+
+        Raises:
+            UsageError: `call`, `state` or `resolved_config` is not a JSON object.
         """
-        from pdp.contract.invariants import InvariantContext, Invariants  # noqa: PLC0415 - only what asks for it
+        from pdp.contract.invariants import InvariantContext, Invariants  # noqa: PLC0415 - only needed here
 
         context = InvariantContext(plain_object(state), plain_object(resolved_config, "config"))
         return Invariants(of_contract=self.invariants).violations(plain_object(call, "call"), context)
 
 
 def plain_object(value: Mapping[str, Any], name: str = "state") -> dict[str, Any]:
-    """Return a copy of an object that an application hands in, or raise UsageError if it is not plain JSON."""
+    """Return a copy of an object from the application. Raise UsageError if it is not plain JSON."""
     try:
         plain = dict(value)
         check_json(plain)
     except JsonValueError as error:
-        raise UsageError(f"{name}: {error}", hint="it is made of plain JSON") from None
+        raise UsageError(f"{name}: {error}", hint="use only plain JSON values") from None
     except (TypeError, ValueError):
-        hint = "hand in names with values"
+        hint = "pass a mapping of names to values"
         raise UsageError(f"{name} is {type(value).__name__}, not an object", hint=hint) from None
     copied: dict[str, Any] = orjson.loads(canonical(plain))
     return copied

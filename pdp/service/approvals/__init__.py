@@ -1,8 +1,8 @@
-"""Approvals over HTTP, on the rules of `pdp.approvals`.
+"""Approvals over HTTP. `pdp.approvals` decides who may grant, deny or withdraw an approval.
 
-feed      what happens to approvals, in the order of the audit stream: for those who wait
-routes    list, show and wait, grant, deny, withdraw
-inbox     server-sent events
-webhooks  signed messages to other systems
-sweep     what is done by itself: approvals whose time is over, webhooks
+- feed: distributes the approval events of the audit stream to waiting requests
+- routes: list, read, grant, deny and withdraw approvals, or wait for a decision
+- inbox: streams approval events to clients as server-sent events
+- webhooks: sends signed messages about approvals to other systems
+- sweep: background tasks that expire approvals and calls, and send webhooks
 """

@@ -1,7 +1,6 @@
-"""What happens to approvals, in the order of the audit stream: read once in a process, for all who wait.
+"""Distributes approval events to waiting requests. All requests of a tenant share one reader of the audit stream.
 
-Of several processes, any may take a step on an approval; that it is in the stream is what all of them see. The event is
-written first: for a moment the record may still be what it was.
+An event is written before the approval's record changes, so the record may still have the old state after the event.
 """
 
 import asyncio
@@ -15,13 +14,14 @@ from typing import Final
 from pdp.service.errors import HttpError
 from pdp.stores.sql.audit import AuditRow, SqlAudit
 
-TICK: Final = 0.25  # seconds between two looks at the stream, while somebody waits
+TICK: Final = 0.25  # While a request waits, the stream is read once in this many seconds.
 _PAGE: Final = 500
-_REMEMBERED: Final = 1000  # events, at least a page; who is further behind reads the stream
+# The number of events kept in memory, at least one page. Earlier events are read from the stream.
+_REMEMBERED: Final = 1000
 
 
 class ApprovalFeed:
-    """The steps of one tenant's approvals. For one event loop; `ending` ends every wait, and `most` bounds them."""
+    """The approval events of one tenant. At most `most` requests can wait; the event `ending` ends all their waits."""
 
     def __init__(self, audit: SqlAudit, most: int, ending: asyncio.Event) -> None:
         self._audit = audit
@@ -29,53 +29,54 @@ class ApprovalFeed:
         self.ending = ending
         self._waiting: Counter[str] = Counter()
         self._events: list[AuditRow] = []
-        self._since = 0  # `_events` has all after this one...
-        self._last: int | None = None  # ...and up to this one
-        self._look: asyncio.Task[None] | None = None
+        self._since = 0  # `_events` has all approval events after this number.
+        self._last: int | None = None  # `_events` has all approval events up to this number.
+        self._reading: asyncio.Task[None] | None = None
 
     @contextmanager
     def place(self, principal_id: str) -> Iterator[None]:
-        """Take a place among those who wait, half of which one token may have; HttpError 503 where there is none."""
+        """Admit a waiting request, or raise `HttpError` 503. One principal can have half of the waiting requests."""
         if self._waiting.total() >= self._most or self._waiting[principal_id] >= max(1, self._most // 2):
-            raise HttpError(503, "too many wait already", hint="try again", headers={"Retry-After": "5"})
+            raise HttpError(503, "too many waiting requests", hint="try again", headers={"Retry-After": "5"})
         self._waiting[principal_id] += 1
         try:
             yield
         finally:
-            self._waiting -= Counter((principal_id,))  # who has none left is forgotten
+            # Subtracting counters also removes principals whose count is zero.
+            self._waiting -= Counter((principal_id,))
 
     async def end(self) -> int:
-        """Return the number of the stream's last event, to wait from; -1 where there is none. Raises as `after`."""
+        """Return the number of the stream's last event, or -1 if the stream is empty. Raise StoreError on failure."""
         return await asyncio.to_thread(self._audit.last_seq)
 
     async def after(self, seq: int, seconds: float, approval_id: str | None = None) -> Sequence[AuditRow]:
-        """Return some events after the one of this number, of one approval if stated: the first ones, in their order.
+        """Wait up to `seconds` for events after number `seq`. Return the first of them, or an empty list.
 
-        Where there are none it waits for them, so many seconds at most, and returns none then. StoreError: the stream
-        cannot be read.
+        With `approval_id`, only events of this approval count. Raises StoreError if the stream cannot be read.
         """
         if self._last is None:
-            # Where the stream ends, and not where a client says: all others would wait for what comes after that.
+            # All waiting requests share one position in the stream, so it starts at the stream's end and not at a
+            # number that a client sent.
             end = await self.end()
             if self._last is None:
                 self._since = self._last = end
         if seq < self._since:
             old = await asyncio.to_thread(self._audit.lines, seq, _PAGE, approvals_only=True)
-            if found := _of(old, approval_id):
-                return found
+            if old_events := _events_of(old, approval_id):
+                return old_events
         until = asyncio.get_running_loop().time() + seconds
         while True:
-            new = _of(self._events[bisect_right(self._events, seq, key=attrgetter("seq")) :], approval_id)
+            new = _events_of(self._events[bisect_right(self._events, seq, key=attrgetter("seq")) :], approval_id)
             if new or self.ending.is_set() or asyncio.get_running_loop().time() >= until:
                 return new
-            if self._look is None or self._look.done():
-                self._look = asyncio.create_task(self._read_on(self._last))
-            await asyncio.shield(self._look)
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._read_on(self._last))
+            await asyncio.shield(self._reading)
 
     async def close(self) -> None:
-        """Wait for a look at the stream that is under way, which nobody else may do any more."""
-        if self._look is not None:
-            await asyncio.wait((self._look,))
+        """Wait until the running read of the stream ends. After this call, no request may use the feed."""
+        if self._reading is not None:
+            await asyncio.wait((self._reading,))
 
     async def _read_on(self, last: int) -> None:
         with suppress(TimeoutError):
@@ -88,5 +89,5 @@ class ApprovalFeed:
             del self._events[:-_REMEMBERED]
 
 
-def _of(events: Sequence[AuditRow], approval_id: str | None) -> Sequence[AuditRow]:
+def _events_of(events: Sequence[AuditRow], approval_id: str | None) -> Sequence[AuditRow]:
     return [event for event in events if approval_id in (None, event.approval_id)]

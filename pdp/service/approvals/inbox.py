@@ -1,4 +1,4 @@
-"""Server-sent events: what happens to approvals, ids only. Whoever is told reads the approval with their own rights."""
+"""Server-sent events about approvals. An event has only an id; reading the approval needs the usual rights."""
 
 import asyncio
 import logging
@@ -25,15 +25,15 @@ router = APIRouter(route_class=ServiceRoute, tags=["approvals"])
 
 _log = logging.getLogger("pdp.service")
 
-_QUIET_SECONDS: Final = 15.0  # after which a comment says that the stream lives
+_QUIET_SECONDS: Final = 15.0  # If a stream has no events, it sends a comment to show that the connection is alive.
 _SEND_SECONDS: Final = 30.0
 
 
 class InboxStream(EventSourceResponse):
-    """A stream of events that ends where a client reads nothing for 30 s."""
+    """A stream of server-sent events, which closes if the client reads nothing for 30 s."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve it."""
+        """Send the events until the stream ends or the client stops reading."""
         with suppress(SendTimeoutError):
             await super().__call__(scope, receive, send)
 
@@ -49,15 +49,17 @@ LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", pattern="^[0-9
 async def follow_approvals(
     request: Request, who: ApprovalReader, _: Annotated[Nothing, Query()], last_event_id: LastEventId = None
 ) -> InboxStream:
-    """Stream what happens to approvals as server-sent events, from now on or after `Last-Event-ID`.
+    """Stream approval events as server-sent events.
 
-    `id` is the event's number in the record of events, `event` its type, such as `approval.granted`, and `data` is
-    `{"id": approval}`. The token is checked again before each event.
+    The stream begins with the next event, or after the event `Last-Event-ID`. In an event, `id` is its number, `event`
+    its type, such as `approval.granted`, and `data` is `{"id": APPROVAL}`. The stream ends when the token is revoked.
     """
     feed = feed_of(request, who)
     seq = await feed.end() if last_event_id is None else int(last_event_id)
     with feed.place(who.principal.id):
-        pass  # taken in the stream itself, which may never begin
+        # This only checks that the caller may open one more stream. The stream takes its own place when it begins, if
+        # it ever begins.
+        pass
     return InboxStream(_stream(request, who, feed, seq), ping=0, send_timeout=_SEND_SECONDS)
 
 
@@ -67,28 +69,29 @@ async def _stream(request: Request, who: Caller, feed: ApprovalFeed, seq: int) -
             while not feed.ending.is_set():
                 events = await feed.after(seq, _QUIET_SECONDS)
                 if not events:
-                    who = await _still(request, who)
+                    who = await _current_caller(request, who)
                     yield ServerSentEvent(comment="waiting")
                 for event in events:
                     seq = event.seq
-                    who = await _still(request, who)
+                    who = await _current_caller(request, who)
                     approval_id = str(event.approval_id)
-                    if await asyncio.to_thread(_is_theirs, who, approval_id):
+                    if await asyncio.to_thread(_is_visible, who, approval_id):
                         data = orjson.dumps({"id": approval_id}).decode()
                         yield ServerSentEvent(data, event=event.type, id=str(seq))
     except PdpError as error:
-        # Also: the token does not count any more. The client comes again, and is told.
-        _log.info("a stream of approvals ends: %s", error.message)
+        # The token may be invalid by now. In that case the stream ends, and the client gets the error when it
+        # reconnects.
+        _log.info("stream of approval events closed: %s", error.message)
 
 
-async def _still(request: Request, who: Caller) -> Caller:
-    """Return who listens, with the rights of this moment; HttpError where the token does not count any more."""
+async def _current_caller(request: Request, who: Caller) -> Caller:
+    """Authenticate the caller again. Raise `HttpError` if the token is no longer valid or has lost its scope."""
     now = await service_of(request).authenticated(request)
     if now.id != who.principal.id or now.scopes.isdisjoint(SCOPES):
-        raise HttpError(403, "the token has lost its scope")
+        raise HttpError(403, "the token no longer has the required scope")
     return Caller(now, who.tenant)
 
 
-def _is_theirs(who: Caller, approval_id: str) -> bool:
+def _is_visible(who: Caller, approval_id: str) -> bool:
     approval = who.tenant.approvals.store.get(approval_id)
     return approval is not None and may_see(who, approval)

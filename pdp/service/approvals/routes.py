@@ -1,7 +1,4 @@
-"""Approvals over HTTP: list, show and wait, grant, deny, withdraw.
-
-The token says who decides: no body names another person.
-"""
+"""Approvals over HTTP. The token names the person who approves or denies; a request body cannot name another person."""
 
 import asyncio
 import time
@@ -23,9 +20,9 @@ from pdp.stores.approvals import Approval, ApprovalState
 router = APIRouter(route_class=ServiceRoute, tags=["approvals"])
 
 SCOPES: Final = (Scope.APPROVE, Scope.PROPOSE)
-"""Of which one is needed to see approvals."""
+"""Reading approvals requires a token with one of these scopes."""
 
-_LONGEST_PAUSE: Final = 5.0  # seconds
+_LONGEST_PAUSE: Final = 5.0
 _STATUS: Final = {
     Refusal.UNKNOWN: 404,
     Refusal.NO_SUBJECT: 403,
@@ -41,9 +38,10 @@ _STATUS: Final = {
 async def list_approvals(
     request: Request, who: ApprovalReader, asked: Annotated[ApprovalsQuery, Query()]
 ) -> ApprovalsPage:
-    """List approvals, the oldest first. With `approve`, those of the tenant; with `propose`, those of the own subject.
+    """List approvals, the oldest first.
 
-    A list of pending ones leaves out approvals that have expired, so that a page may be shorter than `limit`.
+    The scope `approve` lists all approvals of the tenant; `propose` lists only approvals that the token's subject
+    requested. A page of pending approvals omits expired approvals, so it may have fewer than `limit` entries.
     """
     limit, subject = bounded_page(request, asked.limit), asked.subject
     if not _sees_all(who):
@@ -64,21 +62,20 @@ async def list_approvals(
 async def read_approval(
     request: Request, who: ApprovalReader, approval_id: str, asked: Annotated[WaitQuery, Query()]
 ) -> ApprovalBody:
-    """Return one approval; with `wait`, once it is decided, or pending as it is when the time is over."""
+    """Return one approval. With `wait`, answer when the approval is not pending, or after the time in `wait`."""
     most, wait = service_of(request).settings.limits.wait_seconds, int(asked.wait.removesuffix("s"))
     if wait > most:
-        raise HttpError(400, "wait is not valid", hint=f"at most {most:g}s")
+        raise HttpError(400, "wait is too long", hint=f"use at most {most:g}s")
     approval = await asyncio.to_thread(_stored, who, approval_id)
     if approval.standing is ApprovalState.PENDING and wait:
         feed = feed_of(request, who)
         with feed.place(who.principal.id):
-            approval = await _decided(who, feed, approval_id, wait)
-        await caller(request, *SCOPES)  # the token may have been revoked
+            approval = await _wait_for_decision(who, feed, approval_id, wait)
+        await caller(request, *SCOPES)  # The token may have been revoked while the request waited.
     return ApprovalBody.of(approval)
 
 
-async def _decided(who: Caller, feed: ApprovalFeed, approval_id: str, seconds: int) -> Approval:
-    """Return an approval once it is decided, or as it is when the time is over or the service ends."""
+async def _wait_for_decision(who: Caller, feed: ApprovalFeed, approval_id: str, seconds: int) -> Approval:
     until = time.monotonic() + seconds
     seq, pause = await feed.end(), TICK
     while True:
@@ -86,7 +83,7 @@ async def _decided(who: Caller, feed: ApprovalFeed, approval_id: str, seconds: i
         left = until - time.monotonic()
         if approval.standing is not ApprovalState.PENDING or left <= 0 or feed.ending.is_set():
             return approval
-        # An event may be there before the record says so, and an end comes without one: it is looked at also then.
+        # The record is always read: an event may arrive before the record changes, and an expiry may have no event.
         events = await feed.after(seq, min(left, pause), approval_id)
         seq, pause = (events[-1].seq, TICK) if events else (seq, min(2 * pause, _LONGEST_PAUSE))
 
@@ -106,23 +103,23 @@ async def deny_approval(who: Approver, approval_id: str, body: Denial | None = N
 
 @router.post("/v1/approvals/{approval_id}/withdraw")
 async def withdraw_approval(who: Proposer, approval_id: str, _: Nothing | None = None) -> ApprovalBody:
-    """Withdraw the approval as a requester."""
+    """Withdraw the approval as one of its requesters."""
     return await _step(who, approval_id, lambda claims: who.tenant.approvals.withdraw(approval_id, claims))
 
 
 def feed_of(request: Request, who: Caller) -> ApprovalFeed:
-    """Return the feed of the caller's tenant."""
+    """Return the approval events of the caller's tenant."""
     return service_of(request).feeds[who.tenant.name]
 
 
 def may_see(who: Caller, approval: Approval) -> bool:
-    """Return whether the caller may see an approval: approvers see all of the tenant, who proposes their own."""
+    """Return whether the caller may see an approval: requesters see only their own, approvers all of the tenant."""
     claims = who.principal.claims
     return _sees_all(who) or (claims.get("iss"), claims.get("sub")) in approval.requesters
 
 
 def _sees_all(who: Caller) -> bool:
-    # A token with `assert` may have proposed for any subject.
+    # With the scope `assert`, a token can propose for any subject, so it may also see all approvals.
     return who.may(Scope.APPROVE) or who.may(Scope.PROPOSE, Scope.ASSERT)
 
 
@@ -142,5 +139,5 @@ async def _step(who: Caller, approval_id: str, step: Callable[[dict[str, Any]], 
 
 
 def refused(error: ApprovalRefusedError) -> HttpError:
-    """Return the answer to a step that the rules of approvals refuse."""
+    """Return the HTTP error for a grant, denial or withdrawal that the approval rules forbid."""
     return HttpError(_STATUS.get(error.reason, 409), error.message, code=f"approvals.{error.reason}")

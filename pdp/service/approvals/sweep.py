@@ -1,4 +1,4 @@
-"""What is done by itself, again and again: approvals and calls whose time is over, webhooks."""
+"""Background tasks of the service: they expire approvals and calls, and send webhooks."""
 
 import asyncio
 import logging
@@ -16,18 +16,18 @@ _log = logging.getLogger("pdp.service")
 
 _SWEEP_SECONDS: Final = 30.0
 _AFTER_FAULT: Final = 5.0
-_END_SECONDS: Final = 2.0  # for a message that is being sent when the service ends
+_END_SECONDS: Final = 2.0  # At shutdown, a message that is being sent has this many seconds to finish.
 
 
 @asynccontextmanager
 async def background(service: Service) -> AsyncIterator[None]:
-    """Do what a service does by itself, for all its tenants, until the context ends."""
+    """Run the background tasks of all tenants until the `with` block ends."""
     senders = [
         WebhookSender(webhook, tenant, service.feeds[tenant.name])
         for tenant in service.tenants.values()
         for webhook in tenant.settings.webhooks
     ]
-    steps = [sender.step for sender in senders] + [_sweeping(tenant) for tenant in service.tenants.values()]
+    steps = [sender.step for sender in senders] + [_sweep_step(tenant) for tenant in service.tenants.values()]
     tasks = [asyncio.create_task(_repeat(step, service.ending)) for step in steps]
     try:
         yield
@@ -38,27 +38,27 @@ async def background(service: Service) -> AsyncIterator[None]:
             task.cancel()
         await asyncio.gather(*late, *map(ApprovalFeed.close, service.feeds.values()), return_exceptions=True)
         for sender in senders:
-            with suppress(StoreError):  # then others wait until its time is over
+            # If the webhook cannot be released, other processes wait until its lease expires.
+            with suppress(StoreError):
                 await asyncio.to_thread(sender.release)
 
 
-def _sweeping(tenant: Tenant) -> Callable[[], Awaitable[float]]:
-    async def swept() -> float:
+def _sweep_step(tenant: Tenant) -> Callable[[], Awaitable[float]]:
+    async def sweep_tenant() -> float:
         await asyncio.to_thread(tenant.approvals.sweep)
         await asyncio.to_thread(tenant.pep.sweep)
-        # Of several processes, seldom two at once.
-        return random.uniform(0.5, 1.5) * _SWEEP_SECONDS  # noqa: S311 - no secret
+        # The pause is random, so that several processes do not sweep at the same time.
+        return random.uniform(0.5, 1.5) * _SWEEP_SECONDS  # noqa: S311 - not a secret
 
-    return swept
+    return sweep_tenant
 
 
 async def _repeat(step: Callable[[], Awaitable[float]], ending: asyncio.Event) -> None:
-    """Take a step again and again; what fails is logged, and tried again a while later."""
     while not ending.is_set():
         try:
             pause = await step()
-        except Exception:  # noqa: BLE001 - the service stays up
-            _log.exception("what a service does by itself failed")
+        except Exception:  # noqa: BLE001 - the service keeps running
+            _log.exception("a background task failed, retrying in %g s", _AFTER_FAULT)
             pause = _AFTER_FAULT
         with suppress(TimeoutError):
             await asyncio.wait_for(ending.wait(), pause)

@@ -1,7 +1,6 @@
-"""Signed messages to other systems: what happens to approvals, ids only, as Standard Webhooks does it.
+"""Webhook messages about approvals, signed as in Standard Webhooks. A message contains no arguments or reasons.
 
-Of all processes one sends, the events in their order, each at least once: `webhook-id` says which are the same. A name
-is resolved once for each attempt, and the address that was checked is the one that is connected to.
+One process at a time sends the events, in order. If an event is sent twice, both messages have the same `webhook-id`.
 """
 
 import asyncio
@@ -31,10 +30,11 @@ _log = logging.getLogger("pdp.service")
 
 _ATTEMPTS: Final = 10
 _ATTEMPT_SECONDS: Final = 10.0
-_FIRST_PAUSE: Final = 1.0  # seconds between two attempts, at most; then twice as many each time, up to
+_FIRST_PAUSE: Final = 1.0  # The pause before the first retry is up to 1 s, and doubles with each further attempt.
 _LONGEST_PAUSE: Final = 30.0
-_LEASE: Final = 60.0  # seconds for which a process holds a webhook: longer than an attempt and a pause
-_OTHERS: Final = 5.0  # seconds between two looks whether the process that holds it is still there
+# A process holds a webhook's lease for 60 s, which is longer than an attempt and a pause together.
+_LEASE: Final = 60.0
+_OTHERS: Final = 5.0  # Other processes check once in this many seconds whether the lease is free.
 _QUIET: Final = 20.0
 _UNICAST: Final = ip_network("2000::/3")
 _PRIVATE: Final = tuple(
@@ -43,11 +43,11 @@ _PRIVATE: Final = tuple(
 
 
 class WebhookError(PdpError):
-    """A message that could not be delivered at one attempt, or an address that none is sent to."""
+    """A webhook message could not be delivered, or the receiver's address is not allowed."""
 
 
 class WebhookSender:
-    """Sends a tenant's events to one webhook, while this process holds it."""
+    """Sends a tenant's approval events to one webhook. Only one process at a time sends events to the webhook."""
 
     def __init__(self, settings: WebhookSettings, tenant: Tenant, feed: ApprovalFeed) -> None:
         self._settings = settings
@@ -60,37 +60,33 @@ class WebhookSender:
         is_encoded = secret.startswith("whsec_")
         self._secret = base64.b64decode(secret.removeprefix("whsec_")) if is_encoded else secret.encode()
         self._tls = ssl.create_default_context()
-        self._held = 0.0
+        self._held_until = 0.0
 
     async def step(self) -> float:
-        """Send what there is to send, or wait for it; return the seconds until the next step.
-
-        StoreError: the store cannot be used.
-        """
+        """Send the new events, if any. Return the seconds until the next call. Raise StoreError if the store fails."""
         seq = await self._hold()
         if seq is None:
-            return random.uniform(_OTHERS / 2, _OTHERS)  # noqa: S311 - no secret
+            return random.uniform(_OTHERS / 2, _OTHERS)  # noqa: S311 - not a secret
         for event in await self._feed.after(seq, _QUIET):
             await self._deliver(event)
-            done = await asyncio.to_thread(self._tenant.stores.webhooks.advance, self._id, self._held, event.seq)
+            done = await asyncio.to_thread(self._tenant.stores.webhooks.advance, self._id, self._held_until, event.seq)
             if not done or self._feed.ending.is_set():
                 break
         return 0
 
     def release(self) -> None:
-        """Let another process send at once."""
-        if self._held:
-            self._tenant.stores.webhooks.hold(self._id, self._held, time.time(), time.time(), 0)
+        """Stop sending events from this process, so that another process can send events to the webhook at once."""
+        if self._held_until:
+            self._tenant.stores.webhooks.hold(self._id, self._held_until, time.time(), time.time(), 0)
 
     async def _hold(self) -> int | None:
-        now, first = time.time(), 0 if self._held else await self._feed.end()
+        now, first = time.time(), 0 if self._held_until else await self._feed.end()
         stored = self._tenant.stores.webhooks
-        seq = await asyncio.to_thread(stored.hold, self._id, self._held, now + _LEASE, now, first)
-        self._held = 0.0 if seq is None else now + _LEASE
+        seq = await asyncio.to_thread(stored.hold, self._id, self._held_until, now + _LEASE, now, first)
+        self._held_until = 0.0 if seq is None else now + _LEASE
         return seq
 
     async def _deliver(self, event: AuditRow) -> None:
-        """Send one event, with attempts ever further apart; that it is given up is logged."""
         attempts = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_attempt(_ATTEMPTS),
             wait=tenacity.wait_random_exponential(_FIRST_PAUSE, _LONGEST_PAUSE),
@@ -104,7 +100,7 @@ class WebhookSender:
                         return
                     await self._send(event, attempt.retry_state.attempt_number)
         except WebhookError as error:
-            _log.warning("event %s is not delivered to %s: %s", event.seq, self._host, error.message)
+            _log.warning("event %s was not delivered to %s: %s", event.seq, self._host, error.message)
 
     async def _send(self, event: AuditRow, attempt: int) -> None:
         body = orjson.dumps(
@@ -129,35 +125,36 @@ class WebhookSender:
                         self._url.copy_with(host=addresses[(attempt - 1) % len(addresses)]),
                         content=body,
                         headers=headers,
-                        # The certificate has to be that of the name, and not of the address.
+                        # The connection goes to the checked address, but the certificate must be valid for the host's
+                        # name.
                         extensions={"sni_hostname": self._host},
                     ) as response,
                 ):
                     if not response.is_success:
-                        raise WebhookError(f"the answer is {response.status_code}")
+                        raise WebhookError(f"the receiver answered {response.status_code}")
         except (httpx.HTTPError, OSError, UnicodeError) as error:
             raise WebhookError(f"{type(error).__name__}: {error}") from error
 
 
 async def checked_addresses(url: httpx.URL, *, private: bool) -> Sequence[str]:
-    """Return the addresses of a URL's host. WebhookError: it has one that no message is sent to.
+    """Return the IP addresses of a URL's host. Raise WebhookError if an address is not allowed.
 
-    Public ones will do; with `private` also those of this machine and of private networks, and no others.
+    Public addresses are allowed. `private` also allows addresses of this machine and of private networks.
     """
     port = url.port or (443 if url.scheme == "https" else 80)
     host = url.raw_host.decode("ascii")
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = [ip_address(address[0]) for *_, address in found]
+    resolved = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = [ip_address(address[0]) for *_, address in resolved]
     for address in addresses:
         if not (_is_public(address) or (private and any(address in network for network in _PRIVATE))):
-            raise WebhookError(f"{host} is {address}, to which nothing is sent")
+            raise WebhookError(f"{host} has the address {address}, which is not allowed")
     return [str(address) for address in addresses]
 
 
 def _is_public(address: IPv4Address | IPv6Address) -> bool:
     if isinstance(address, IPv4Address):
         return address.is_global and not address.is_multicast
-    # No address that has an IPv4 address in it: that one would have to be checked as well.
+    # IPv6 addresses that contain an IPv4 address are rejected, because the IPv4 address inside is not checked.
     return address in _UNICAST and address.is_global and address.sixtofour is None and address.teredo is None
 
 

@@ -1,8 +1,8 @@
-"""The AuthZEN Authorization API 1.0: what any AuthZEN client can ask.
+"""The AuthZEN Authorization API 1.0, for any AuthZEN client.
 
-policy      the policy that answers
-evaluation  one request, or several with their semantics; reasons, obligations, approvals of the answer
-search      subjects, resources and actions that a decision permits, page by page
-entities    reading and completing subject, action, resource and context
-routes      the endpoints, and the metadata
+- policy: the policy that decides AuthZEN requests
+- evaluation: single and batch evaluations, with reasons, obligations and approvals in the answers
+- search: pages of the subjects, resources and actions that the policy permits
+- entities: builds the policy's input from an AuthZEN request
+- routes: the endpoints and their metadata
 """

@@ -1,4 +1,4 @@
-"""Reading and completing subject, action, resource and context, which become the policy's input."""
+"""Builds the policy's input from an AuthZEN request, the token, the manifest and the policy's data."""
 
 import time
 from collections.abc import Mapping
@@ -21,13 +21,14 @@ from pdp.session import Session
 
 KEYS: Final = ("subject", "action", "resource", "context")
 
-_MOST_BYTES: Final = 4 * MAX_BYTES  # of a batch, in each of whose questions stands what they have in common
+# The maximum size of all requests in a batch, because each request repeats the common parts of the batch.
+_MOST_BYTES: Final = 4 * MAX_BYTES
 _RESERVED: Final = frozenset(("approval", "call_digest", "flow", "spent", "time"))
-_OWN: Final = "without the scope assert, a token asks for its own subject: type user, id its claim sub"
+_OWN: Final = "without the scope assert, state the token's own subject: type user, id from its claim sub"
 
 
 class QuestionReader:
-    """Reads and completes the questions of one HTTP request; what several have in common, once."""
+    """Reads the evaluations of a request. A subject, action or resource that several evaluations share is read once."""
 
     def __init__(self, caller: Caller, directory: Mapping[str, Any], request_id: str) -> None:
         self._caller = caller
@@ -35,24 +36,23 @@ class QuestionReader:
         self._request_id = request_id
         self._time = to_seconds(time.time())
         self._bytes = 0
-        # With what they were read from, so that nothing else can have its identity.
+        # The source value is kept as well, so that Python does not reuse its `id()`.
         self._known: dict[tuple[str, int], tuple[Any, Any, dict[str, Any]]] = {}
 
     def read(self, stated: Mapping[str, Any], *, checks: bool = True) -> AccessRequest:
-        """Return one question; with `checks`, as the manifest's entry admits it.
+        """Return one evaluation request. With `checks`, a call that its manifest entry does not accept is denied.
 
-        HttpError: 400 for what is missing or mistyped, 403 for somebody else's subject, 413 where those before are
-        already 4 MiB. What only the service knows is refused from a caller, unless the policy is not the baseline's,
-        which reads other things.
+        Raises `HttpError` 400 for malformed input or a context field that only the service may set; 403 for a subject
+        other than the token's; 413 if the earlier evaluations of the HTTP request exceed 4 MiB.
         """
         if self._bytes > _MOST_BYTES:
-            raise HttpError(413, f"the evaluations before it have {self._bytes} bytes together", hint="send fewer")
+            raise HttpError(413, f"the earlier evaluations exceed {_MOST_BYTES} bytes", hint="send fewer")
         _, subject, stated_subject = self._part(stated, "subject")
         _, action, stated_action = self._part(stated, "action")
         _, resource, stated_resource = self._part(stated, "resource")
         context = stated.get("context", {})
         if type(context) is not dict:
-            raise HttpError(400, "context has to be an object")
+            raise HttpError(400, "context must be an object")
         whole = {"action": stated_action, "context": context, "resource": stated_resource, "subject": stated_subject}
         stable = body = canonical(whole)
         request, policy = Request(subject, action, resource, context), self._caller.tenant.access
@@ -60,7 +60,7 @@ class QuestionReader:
         unchecked: tuple[str, ...] = ()
         if policy.is_baseline:
             for name in _RESERVED.intersection(context):
-                raise HttpError(400, f"context.{name} is the service's to state", hint="leave it out")
+                raise HttpError(400, f"context.{name} is set by the service", hint="leave it out")
             if checks:
                 request, denied, unchecked = policy.checked(request)
             filled = {"approval": None, "call_digest": digest(stable), "time": self._time}
@@ -90,7 +90,7 @@ class QuestionReader:
 
 
 def entity_of(caller: Caller, part: AccessEntity, name: str, directory: Mapping[str, Any]) -> Entity:
-    """Return subject or resource, with what the directory knows of it and the request does not state."""
+    """Return a subject or resource. The directory provides the properties that the request does not contain."""
     if name == "subject" and not caller.may(Scope.ASSERT):
         return _own_subject(caller, part.type, part.id)
     known = directory.get(f"{name}s", {}).get(part.type, {}).get(part.id, {})
@@ -101,9 +101,9 @@ def _own_subject(caller: Caller, kind: str, key: str) -> Entity:
     try:
         own = _subject_of(canonical(dict(caller.principal.claims)))
     except (UsageError, ValueError):
-        raise HttpError(403, "the token stands for no person", hint=_OWN) from None
+        raise HttpError(403, "the token has no subject", hint=_OWN) from None
     if (kind, key) != own[:2]:
-        raise HttpError(403, "the subject is somebody else", hint=_OWN)
+        raise HttpError(403, "the subject is not that of the token", hint=_OWN)
     return own
 
 

@@ -1,8 +1,8 @@
-"""One request, or several with their semantics: completed, decided, recorded, answered.
+"""Decides single and batch AuthZEN evaluations, and records each decision.
 
-`obligations` of an answer follow the AuthZEN Obligations Profile, a draft. A STEP_UP has a member of our own,
-`needs_approval`: the draft's type `step-up` asks for stronger authentication, and `access_request` for endpoints that
-are not offered here.
+`obligations` in an answer follow the draft AuthZEN Obligations Profile. For a STEP_UP, the answer has `needs_approval`,
+which the draft does not define. The draft's `step-up` means stronger authentication, and the draft's `access_request`
+needs endpoints that the service does not have.
 """
 
 import asyncio
@@ -25,15 +25,16 @@ from pdp.service.settings import ServiceSettings
 from pdp.service.state import Caller
 from pdp.service.telemetry import count_decision
 
-_FULFILLED: Final = frozenset(("log_level", "note"))  # by the service itself: its event says it
+# The service fulfils these obligations itself with its audit event.
+_FULFILLED: Final = frozenset(("log_level", "note"))
 _STOPS: Final = {"execute_all": None, "deny_on_first_deny": False, "permit_on_first_permit": True}
-"""By semantic, the decision that ends a batch."""
+"""The decision after which a batch ends, by the value of `evaluations_semantic`. None: no decision ends the batch."""
 
 
 async def evaluate(
     caller: Caller, body: Mapping[str, Any], request_id: str, settings: ServiceSettings
 ) -> dict[str, Any]:
-    """Return the answer to one request; HttpError 400 or 403: it cannot be asked. AuditError: it cannot be recorded."""
+    """Decide an evaluation request. Raise `HttpError` if it is invalid, AuditError if the decision is not recorded."""
     asked = QuestionReader(caller, await caller.tenant.access.directory(), request_id).read(body)
     decided = (await decide_all(caller, [asked]))[0]
     event = _event(caller, asked, decided.decision, request_id, to_milliseconds(time.time()))
@@ -44,29 +45,30 @@ async def evaluate(
 async def evaluate_all(
     caller: Caller, body: Mapping[str, Any], request_id: str, settings: ServiceSettings
 ) -> dict[str, Any]:
-    """Return the answers to several requests, as many as a batch may have; to the body itself where it states none.
+    """Decide a batch of evaluations. A body without `evaluations` is a single evaluation request.
 
-    An item that cannot be asked is answered false, with its error.
+    A malformed evaluation gets the decision false and an error message; the policy decides the other evaluations.
     """
-    asked_all = read_model(EvaluationsRequest, body)
-    items, stop, most = asked_all.evaluations, _STOPS[asked_all.options.evaluations_semantic], settings.limits.batch
+    batch = read_model(EvaluationsRequest, body)
+    items, stop, most = batch.evaluations, _STOPS[batch.options.evaluations_semantic], settings.limits.batch
     if not items:
         return await evaluate(caller, body, request_id, settings)
     if len(items) > most:
-        raise HttpError(413, f"there are {len(items)} evaluations, at most {most} are admitted", hint="send fewer")
+        raise HttpError(413, f"there are {len(items)} evaluations, but at most {most} are allowed", hint="send fewer")
     defaults = {name: body[name] for name in KEYS if name in body}
     reader = QuestionReader(caller, await caller.tenant.access.directory(), request_id)
 
     def read_all() -> list[AccessRequest | HttpError]:
-        found: list[AccessRequest | HttpError] = []
+        requests: list[AccessRequest | HttpError] = []
         for item in items:
             try:
-                found.append(reader.read({**defaults, **item}))
+                requests.append(reader.read({**defaults, **item}))
             except HttpError as error:
-                found.append(error)
-        return found
+                requests.append(error)
+        return requests
 
-    read = await asyncio.to_thread(read_all)  # up to 4 MiB, and a check of each
+    # A thread reads the batch, because a batch may have 4 MiB and each of its requests is validated.
+    read = await asyncio.to_thread(read_all)
     decided = iter(await decide_all(caller, [asked for asked in read if isinstance(asked, AccessRequest)]))
     answers, events, at = [], [], to_milliseconds(time.time())
     for asked in read:
@@ -85,18 +87,17 @@ async def evaluate_all(
     return {"evaluations": answers}
 
 
-async def decide_all(caller: Caller, asked: Sequence[AccessRequest]) -> list[AccessAnswer]:
-    """Return the policy's answers, held against what the caller can fulfil, and explained."""
+async def decide_all(caller: Caller, requests: Sequence[AccessRequest]) -> list[AccessAnswer]:
+    """Return the policy's answers with reasons. An ALLOW whose obligations the caller cannot fulfil becomes a DENY."""
     policy = caller.tenant.access
-    found, answers = iter(await policy.decide([one for one in asked if one.denied is None])), []
-    for one in asked:
-        answer = next(found) if one.denied is None else AccessAnswer(one.denied)
+    decisions, answers = iter(await policy.decide([request for request in requests if request.denied is None])), []
+    for request in requests:
+        answer = next(decisions) if request.denied is None else AccessAnswer(request.denied)
         if policy.is_baseline:
-            decision = fulfillable(answer.decision, one.request.context)
+            decision = fulfillable(answer.decision, request.request.context)
             if decision.verdict is not Verdict.ALLOW:
-                decision = explained(decision, {}, one.request, set())
+                decision = explained(decision, {}, request.request, set())
             answer = AccessAnswer(decision)
-        # The reasons are sorted by their codes.
         count_decision(answer.decision.verdict, [reason.code for reason in answer.decision.reasons[:1]])
         answers.append(answer)
     return answers
@@ -113,7 +114,6 @@ def _answer(caller: Caller, asked: AccessRequest, answered: AccessAnswer, settin
 
 
 def _event(caller: Caller, asked: AccessRequest | None, decision: Decision, request_id: str, at: str) -> AuditEvent:
-    """Return the event of one evaluation `at` a time; of one that could not be asked, without what it is about."""
     event: AuditEvent = {
         "time": at,
         "type": "access.evaluation",
@@ -138,10 +138,7 @@ def _event(caller: Caller, asked: AccessRequest | None, decision: Decision, requ
 
 
 def fulfillable(decision: Decision, context: Mapping[str, Any]) -> Decision:
-    """Return an ALLOW whose obligations the caller has named in `context.supported_obligations`; another one denied.
-
-    A caller that knows nothing of obligations would go on without fulfilling them.
-    """
+    """Deny an ALLOW with an obligation that is not in `context.supported_obligations`: the caller would ignore it."""
     if decision.verdict is not Verdict.ALLOW or not decision.obligations:
         return decision
     stated = context.get("supported_obligations")
@@ -149,14 +146,11 @@ def fulfillable(decision: Decision, context: Mapping[str, Any]) -> Decision:
     missing = sorted({duty.id for duty in decision.obligations} - supported - _FULFILLED)
     if not missing:
         return decision
-    return denied(ObligationError.code, f"{', '.join(missing)}: not among context.supported_obligations")
+    return denied(ObligationError.code, f"{', '.join(missing)}: not listed in context.supported_obligations")
 
 
 def answer_context(decision: Decision, entry: Tool | None, url: str) -> dict[str, Any]:
-    """Return `context` of an answer; empty for an ALLOW without obligations.
-
-    A STEP_UP says who approves, and where an approval is asked for: by a proposal of the call.
-    """
+    """Return the `context` of an answer: reasons, obligations and, for a STEP_UP, who can approve and the endpoint."""
     context: dict[str, Any] = {}
     obligations = [
         {"id": f"{decision.decision_id}-{at}", "type": duty.id, "properties": duty.as_json()["parameters"]}

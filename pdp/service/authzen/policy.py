@@ -1,4 +1,4 @@
-"""The policy that answers: the one that decides the tenant's tool calls, or any other by its entrypoint."""
+"""The policy that decides AuthZEN requests: either the policy of the tenant's tool calls, or a separate policy."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ from pdp.service.settings import AuthzenSettings
 from pdp.session import LONGEST_TEXT, Session
 
 UNCHECKED: Final = ("arguments", "resource")
-"""Parts of a question that the policy takes as stated, if it is about no particular call."""
+"""The inputs that the service cannot verify if a request has no `context.arguments`."""
 
 _AT_ONCE: Final = 16
 _NO_SESSION: Final = Session(claims={})
@@ -34,10 +34,7 @@ _VERDICTS: Final[Mapping[object, Verdict]] = {True: Verdict.ALLOW, False: Verdic
 
 
 class AccessRequest(NamedTuple):
-    """One question, complete: `body` is what the policy is asked, `stable` what was stated, without times and ids.
-
-    `denied`, `unchecked`: as of `AccessPolicy.checked`.
-    """
+    """An evaluation request. `body` is the policy's input; `stable` is the same without added times and ids."""
 
     request: Request
     stable: bytes
@@ -47,20 +44,17 @@ class AccessRequest(NamedTuple):
 
 
 class AccessAnswer(NamedTuple):
-    """What the policy answers, and the context that it states itself; the baseline states none."""
+    """The policy's answer to one request. Only a separate policy for AuthZEN returns a `context`."""
 
     decision: Decision
     context: Mapping[str, Any] | None = None
 
 
 class AccessPolicy:
-    """What answers the AuthZEN requests of one tenant; what it opens is closed with `owned`.
+    """The policy that decides a tenant's AuthZEN requests. `owned` closes it. Raises the errors of `open_tenant`.
 
-    Attributes:
-        is_baseline: whether the policy decides tool calls, and its input is completed for that.
-        seal: returns what proves that a page token was made with `key`.
-
-    Errors as of `open_tenant`.
+    If the policy of tool calls decides, `is_baseline` is true, and the policy's input is completed from the manifest.
+    `seal` returns a MAC, by which the service recognises its page tokens.
     """
 
     def __init__(self, pep: Pep, settings: AuthzenSettings | None, key: bytes, owned: ExitStack) -> None:
@@ -70,7 +64,8 @@ class AccessPolicy:
         self.is_baseline = settings is None
         self.seal = keyed_hash(key, b"tool-pdp search page")
         self._tools = CompiledManifest(pep.manifest)
-        self._mappings: dict[str, tuple[_Mapping, _Mapping]] = {}  # by tool: of the resource, and of the context
+        # For each tool, the mapping to the resource and to the context.
+        self._mappings: dict[str, tuple[_Mapping, _Mapping]] = {}
         self._entries: dict[str, Tool] = {}
         for entry in pep.manifest.tools.values():
             self._entries.setdefault(entry.pdp_action, entry)
@@ -82,28 +77,26 @@ class AccessPolicy:
             )
 
     def can_search(self, kind: str) -> bool:
-        """Return whether there are candidates: the actions of another policy it must list itself."""
+        """Return whether a search is supported. A separate policy supports action searches only if it lists actions."""
         return self.is_baseline or kind != "action" or self._searches[kind] is not None
 
     def entry_of(self, action: RequestedAction) -> Tool | None:
-        """Return the manifest's entry that an action is about; where several have it, the first, or the one named."""
+        """Return the manifest entry of the tool that an action names; without a tool, the action's first entry."""
         named = action.properties.get("tool")
         return self._entries.get(action.name) if named is None else self._pep.manifest.tools.get(str(named))
 
     def completed(self, action: RequestedAction) -> RequestedAction:
-        """Return an action with what the baseline has to know of it: the manifest, and the entry with that action."""
+        """Add the tool and the manifest's version and digest to an action, unless a separate policy decides."""
         if not self.is_baseline:
             return action
         manifest, entry = self._pep.manifest, self._entries.get(action.name)
-        tool = action.name if entry is None else entry.name  # the policy denies an action that no entry has
+        # An action without a manifest entry is sent to the policy, which denies it.
+        tool = action.name if entry is None else entry.name
         filled = {"tool": tool, "manifest_version": manifest.version, "manifest_digest": manifest.digest}
         return RequestedAction(action.name, {**filled, **action.properties})
 
     def checked(self, request: Request) -> tuple[Request, Decision | None, tuple[str, ...]]:
-        """Return a question with what the manifest maps, a DENY if a proposal would be rejected, what is unchecked.
-
-        A question without `context.arguments` is about no call, and the policy takes it as stated.
-        """
+        """Return the request with the manifest's mapped fields, a DENY if it is invalid, and its unverified inputs."""
         entry, context = self.entry_of(request.action), {**request.context}
         if entry is None or "arguments" not in context:
             return request, None, UNCHECKED
@@ -112,23 +105,23 @@ class AccessPolicy:
         try:
             of_resource, of_context = self._admitted(entry.name, context)
             variables = Variables(arguments=context["arguments"])
-            is_whole = of_resource.hold(resource, variables)
-            of_context.hold(context, variables)
+            is_whole = of_resource.fill(resource, variables)
+            of_context.fill(context, variables)
         except PdpError as error:
             return request, denied(REQUEST_INVALID, f"{entry.name}: {error.message}"), UNCHECKED
-        held = Entity(resource.pop("type"), resource.pop("id"), resource)
-        return Request(request.subject, request.action, held, context), None, () if is_whole else UNCHECKED[1:]
+        completed = Entity(resource.pop("type"), resource.pop("id"), resource)
+        return Request(request.subject, request.action, completed, context), None, () if is_whole else UNCHECKED[1:]
 
     def _admitted(self, name: str, context: dict[str, Any]) -> "tuple[_Mapping, _Mapping]":
-        """Check a call, store its corrected arguments in `context`, and return the mappings of its tool."""
+        """Check a call, store its corrected arguments in `context`, and return its tool's manifest mappings."""
         key = context.get("idempotency_key")
         if key is not None and (type(key) is not str or len(key) > LONGEST_TEXT):
-            raise PdpError(f"idempotency_key has to be a text of at most {LONGEST_TEXT} characters")
+            raise PdpError(f"idempotency_key must be a text of at most {LONGEST_TEXT} characters")
         proposal = Proposal.read({"tool": name, "arguments": context["arguments"]}, is_checked=True)
         passed = check(proposal, _NO_SESSION, self._tools, key=key)
         if isinstance(passed, Rejected):
-            found = passed.rejection
-            raise PdpError("an invariant drops the call" if found is None else f"{found.code}: {found.reason}")
+            why = passed.rejection
+            raise PdpError("an invariant drops the call from its plan" if why is None else f"{why.code}: {why.reason}")
         context["arguments"], context["idempotency_key"] = passed.proposal.arguments, passed.idempotency_key
         mappings = self._mappings.get(name)
         if mappings is None:
@@ -138,11 +131,11 @@ class AccessPolicy:
         return mappings
 
     async def directory(self) -> Mapping[str, Any]:
-        """Return what the policy's data knows of subjects and resources, by type and id; EngineError: no answer."""
+        """Return the subjects and resources in the policy's data, by type and id. Raise EngineError on failure."""
         return await self._engine.adirectory()
 
     async def candidates(self, kind: str, asked: Mapping[str, Any], directory: Mapping[str, Any]) -> Iterable[str]:
-        """Return what may be permitted: what the policy lists, else ids of the directory, or the manifest's actions."""
+        """Return the names to evaluate in a search. They come from the policy, or else from directory or manifest."""
         document = self._searches[kind]
         if document is None:
             known: Mapping[str, Any] = directory.get(f"{kind}s", {})
@@ -155,46 +148,45 @@ class AccessPolicy:
             raise AnswerInvalidError(f"{document} is not a list of names")
         return set(listed)
 
-    async def decide(self, asked: Sequence[AccessRequest]) -> list[AccessAnswer]:
-        """Return an answer to each request, in their order; where the engine has none, it is a DENY."""
+    async def decide(self, requests: Sequence[AccessRequest]) -> list[AccessAnswer]:
+        """Return the policy's answer to each request, in order. A request for which the engine fails is denied."""
         texts: Sequence[bytes | BaseException]
         if type(self._engine).aevaluate is not Engine.aevaluate:
             room = asyncio.Semaphore(_AT_ONCE)
 
-            async def evaluated(one: AccessRequest) -> bytes:
+            async def evaluated(request: AccessRequest) -> bytes:
                 async with room:
-                    return await self._engine.aevaluate(one.body, self._document)
+                    return await self._engine.aevaluate(request.body, self._document)
 
-            texts = await asyncio.gather(*map(evaluated, asked), return_exceptions=True)
-        elif len(asked) == 1:
-            # It evaluates in the calling thread, as another thread would cost as much. Requests of other callers take
-            # each step together with this one: then the processor has the policy in its cache, and is faster.
+            texts = await asyncio.gather(*map(evaluated, requests), return_exceptions=True)
+        elif len(requests) == 1:
+            # A single request is evaluated in this thread, because another thread would cost as much. The pauses let
+            # the requests of several callers take this step in a row, which keeps the policy in the processor's cache.
             await asyncio.sleep(0)
-            texts = self._evaluated(asked)
+            texts = self._evaluated(requests)
             await asyncio.sleep(0)
         else:
-            # One thread: several would wait for each other more than they gain, which other workers do not.
-            texts = await asyncio.to_thread(self._evaluated, asked)
-        return [self._answered(text, one.request) for text, one in zip(texts, asked, strict=True)]
+            # All requests are evaluated in a single thread, because several threads would mostly wait for each other.
+            texts = await asyncio.to_thread(self._evaluated, requests)
+        return [self._answered(text, request.request) for text, request in zip(texts, requests, strict=True)]
 
-    def _evaluated(self, asked: Sequence[AccessRequest]) -> list[bytes | BaseException]:
+    def _evaluated(self, requests: Sequence[AccessRequest]) -> list[bytes | BaseException]:
         texts: list[bytes | BaseException] = []
-        for one in asked:
+        for request in requests:
             try:
-                texts.append(self._engine.evaluate(one.body, self._document))
+                texts.append(self._engine.evaluate(request.body, self._document))
             except (EngineError, BundleError) as error:
                 texts.append(error)
         return texts
 
     def _answered(self, text: bytes | BaseException, request: Request) -> AccessAnswer:
-        """Return the decision in what the engine answered, or a DENY that says why there is none."""
         try:
             if isinstance(text, BaseException):
                 raise text
             if self.is_baseline:
                 decision = parse_answer(text, request, self._document)
                 if self._pep.newest.is_stale(decision):
-                    why = f"release {decision.release} decided, and a later one has decided before"
+                    why = f"release {decision.release} is older than a release that decided an earlier request"
                     decision = denied("bundle.stale", why)
                 return AccessAnswer(decision)
             value, context = orjson.loads(text), None
@@ -202,16 +194,17 @@ class AccessPolicy:
                 context = value.get("context")
                 value = next((value[name] for name in ("decision", "allow", "verdict") if name in value), None)
             if type(value) not in (bool, str) or value not in _VERDICTS or type(context) not in (dict, type(None)):
-                raise AnswerInvalidError(f"{self._document} is no decision", hint="true, or {decision, context}")
+                raise AnswerInvalidError(f"{self._document} returns no decision", hint="return {decision, context}")
             return AccessAnswer(Decision(_VERDICTS[value], (), (), new_id(), None, None), context)
         except (EngineError, BundleError) as error:
-            if isinstance(error, UndefinedDocumentError) and not self.is_baseline:  # a rule that does not hold
+            # If the rule of a separate policy is undefined, the call is denied.
+            if isinstance(error, UndefinedDocumentError) and not self.is_baseline:
                 return AccessAnswer(Decision(Verdict.DENY, (), (), new_id(), None, None))
             return AccessAnswer(denied(error.code, error.message))
 
 
 class _Mapping:
-    """The fields of a resource or context that a manifest maps from the arguments alone."""
+    """The fields of a resource or context that the manifest computes from the arguments alone."""
 
     def __init__(self, place: str, mapping: Mapping[str, Expression]) -> None:
         self._place = place
@@ -220,11 +213,8 @@ class _Mapping:
         }
         self._is_whole = len(self._known) == len(mapping)
 
-    def hold(self, stated: dict[str, Any], variables: Variables) -> bool:
-        """Add missing mapped fields; return whether every field is mapped.
-
-        PdpError: something else is stated, or an expression failed.
-        """
+    def fill(self, stated: dict[str, Any], variables: Variables) -> bool:
+        """Add missing mapped fields. Raise PdpError for fields with other values. Return whether all are mapped."""
         for name, each in self._known.items():
             value = each.evaluate(variables)
             if name not in stated and value is not MISSING:
@@ -234,7 +224,8 @@ class _Mapping:
         return self._is_whole and self._known.keys() >= stated.keys()
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    if type(one) is type(other) is str:  # as most of them are
-        return bool(one == other)
-    return canonical(one) == canonical(other)
+def _is_same(first: Any, second: Any) -> bool:
+    # Texts are compared directly, because most values are texts and the comparison is faster than that of JSON.
+    if type(first) is type(second) is str:
+        return bool(first == second)
+    return canonical(first) == canonical(second)

@@ -1,4 +1,4 @@
-"""The AuthZEN endpoints, and their metadata."""
+"""The AuthZEN endpoints and their metadata."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -33,7 +33,7 @@ router = APIRouter(route_class=ServiceRoute, tags=["AuthZEN"])
 _METADATA: Final = "/.well-known/authzen-configuration"
 
 
-async def _answered(answer: Callable[..., Awaitable[Mapping[str, Any]]], request: Request) -> Response:
+async def _answer(answer: Callable[..., Awaitable[Mapping[str, Any]]], request: Request) -> Response:
     asking, body = await caller(request, Scope.DECIDE), await read_object(request)
     answered = await answer(asking, body, request.state.request_id, service_of(request).settings)
     return Response(orjson.dumps(answered), media_type="application/json")
@@ -43,41 +43,41 @@ async def _answered(answer: Callable[..., Awaitable[Mapping[str, Any]]], request
 async def _evaluate(request: Request) -> Response:
     """Decide one request.
 
-    The policy decides; nothing is reserved, and approvals do not count. Without the scope `assert` the subject has
-    to be the holder of the token, and its properties come from the token. `resource` and `context.arguments` are
-    checked as in a proposal. `context.unchecked` of a permit names the inputs that the service did not verify.
+    The policy decides as if no approval were granted, and nothing is reserved. Without the scope `assert`, the subject
+    must be the holder of the token, and its properties come from the token. `resource` and `context.arguments` are
+    checked as in a proposal. In a permit, `context.unchecked` names the inputs that the service did not verify.
     """
-    return await _answered(evaluate, request)
+    return await _answer(evaluate, request)
 
 
 @direct_endpoint(router, "/access/v1/evaluations", Scope.DECIDE, EvaluationsRequest, AccessDecisions | AccessDecision)
 async def _evaluate_all(request: Request) -> Response:
-    """Decide several requests; one decision if `evaluations` is absent or empty."""
-    return await _answered(evaluate_all, request)
+    """Decide several requests, or a single request if `evaluations` is missing or empty."""
+    return await _answer(evaluate_all, request)
 
 
 @direct_endpoint(router, "/access/v1/search/subject", Scope.DECIDE, SubjectSearch, SearchAnswer)
 async def _search_subjects(request: Request) -> Response:
-    """Search the subjects of the directory that are permitted."""
-    return await _answered(partial(search, "subject"), request)
+    """Search the directory for subjects that may perform the action on the resource."""
+    return await _answer(partial(search, "subject"), request)
 
 
 @direct_endpoint(router, "/access/v1/search/resource", Scope.DECIDE, ResourceSearch, SearchAnswer)
 async def _search_resources(request: Request) -> Response:
-    """Search the resources of the directory that the subject is permitted."""
-    return await _answered(partial(search, "resource"), request)
+    """Search the directory for resources on which the subject may perform the action."""
+    return await _answer(partial(search, "resource"), request)
 
 
 @direct_endpoint(router, "/access/v1/search/action", Scope.DECIDE, ActionSearch, SearchAnswer)
 async def _search_actions(request: Request) -> Response:
-    """Search the actions of the manifest that the subject is permitted."""
-    return await _answered(partial(search, "action"), request)
+    """Search the manifest for actions that the subject may perform on the resource."""
+    return await _answer(partial(search, "action"), request)
 
 
 @router.head(_METADATA, include_in_schema=False)
 @router.get(_METADATA)
 async def read_metadata(request: Request) -> Metadata:
-    """Return the URLs of the AuthZEN endpoints (section 9)."""
+    """Return the URLs of the AuthZEN endpoints (section 9 of AuthZEN 1.0)."""
     return _metadata(request, DEFAULT_TENANT, "")
 
 
@@ -86,7 +86,7 @@ async def read_metadata(request: Request) -> Metadata:
 async def read_tenant_metadata(request: Request, tenant: str) -> Metadata:
     """Return the URLs of the AuthZEN endpoints of one tenant."""
     if tenant not in service_of(request).tenants:
-        raise HttpError(404, "there is no such tenant")
+        raise HttpError(404, "unknown tenant")
     return _metadata(request, tenant, f"/{tenant}")
 
 

@@ -1,7 +1,4 @@
-"""Subjects, resources and actions that a decision permits, page by page.
-
-Every candidate is evaluated as if it were asked about, so that a search and an evaluation agree.
-"""
+"""Searches for permitted subjects, resources and actions, in pages. The policy evaluates each candidate separately."""
 
 import base64
 import hmac
@@ -30,13 +27,14 @@ _MODELS: Final[Mapping[Searched, type[BaseModel]]] = {
     "subject": SubjectSearch, "resource": ResourceSearch, "action": ActionSearch,
 }  # fmt: skip
 
-_ROUNDS: Final = 10  # of as many evaluations as a batch may have; what is left then is for the next page
+# A request evaluates at most ten batches of candidates. The next page continues after the last batch.
+_ROUNDS: Final = 10
 _SECONDS: Final = 2.0
-_AGAIN: Final = "begin the search again, without page.token"
+_AGAIN: Final = "restart the search without page.token"
 
 
-class _Page(NamedTuple):
-    """What is asked for: at most `limit` results, of candidates after one, as decided by one revision of the policy."""
+class _SearchPage(NamedTuple):
+    """A page of a search: at most `limit` results after the name `after`. All pages need the same policy `revision`."""
 
     limit: int
     after: str | None = None
@@ -46,15 +44,12 @@ class _Page(NamedTuple):
 async def search(
     kind: Searched, caller: Caller, body: Mapping[str, Any], request_id: str, settings: ServiceSettings
 ) -> dict[str, Any]:
-    """Return `{page?, results}`; `page` where the request has one, or this is not the whole result.
-
-    HttpError: 400 it cannot be asked, 403 the subject is not the token's own. AuditError: it cannot be recorded.
-    """
+    """Return a page of results. Raise `HttpError` if the search is refused, AuditError if the search is unrecorded."""
     policy, audit, limits = caller.tenant.access, caller.tenant.stream, settings.limits
     if not policy.can_search(kind):
-        raise HttpError(404, "this search is not offered")
+        raise HttpError(404, "this search is not supported")
     if kind == "subject" and not caller.may(Scope.ASSERT):
-        raise HttpError(403, "subjects are searched with the scope assert", hint="ask for a token that has it")
+        raise HttpError(403, "a search for subjects needs the scope assert", hint="ask for a token with this scope")
     asked: Any = read_model(_MODELS[kind], body)
     body = asked.model_dump(exclude_unset=True)
     stated: dict[str, Any] = {name: body[name] for name in KEYS if name in body}
@@ -69,24 +64,24 @@ async def search(
     if kind != "action":
         known["action"] = asked.action.model_dump()
     question = canonical([caller.tenant.name, caller.principal.id, kind, {**stated, kind: form}])
-    page = _asked_page(body.get("page", {}), limits.page, question, policy.seal)
+    page = _requested_page(body.get("page", {}), limits.page, question, policy.seal)
     names = sorted(await policy.candidates(kind, known, directory))
     left = [name for name in names if page.after is None or name > page.after]
-    found: list[dict[str, str]] = []
+    permitted: list[dict[str, str]] = []
     at, revision, ends = 0, page.revision, time.monotonic() + _SECONDS
-    while at < min(len(left), _ROUNDS * limits.batch) and len(found) < page.limit and time.monotonic() < ends:
+    while at < min(len(left), _ROUNDS * limits.batch) and len(permitted) < page.limit and time.monotonic() < ends:
         entities = [{**form, "name" if kind == "action" else "id": name} for name in left[at : at + limits.batch]]
         reader = QuestionReader(caller, directory, request_id)
         questions = [reader.read({**stated, kind: entity}, checks=False) for entity in entities]
         for entity, answer in zip(entities, await decide_all(caller, questions), strict=True):
-            if len(found) == page.limit:
+            if len(permitted) == page.limit:
                 break
             at, decided_by = at + 1, answer.decision.bundle_revision or revision
             if page.revision not in (None, decided_by):
-                raise HttpError(400, "the policy has changed since the page before", hint=_AGAIN)
+                raise HttpError(400, "the policy has changed since the previous page", hint=_AGAIN)
             revision = decided_by
             if answer.decision.verdict is Verdict.ALLOW:
-                found.append(entity)
+                permitted.append(entity)
     await audit.aappend(
         {
             "time": to_milliseconds(time.time()),
@@ -95,34 +90,34 @@ async def search(
             "subject": recordable(known["subject"].get("id")),
             "pdp_action": recordable(known["action"].get("name")),
             "arguments_digest": audit.digest(question),
-            "result_digest": audit.digest(canonical(found)),
+            "result_digest": audit.digest(canonical(permitted)),
             "bundle_revision": revision,
             "outcome": "not_executed",
         }
     )
-    results = {"results": found, **({"context": {"unchecked": UNCHECKED}} if policy.is_baseline else {})}
+    results = {"results": permitted, **({"context": {"unchecked": UNCHECKED}} if policy.is_baseline else {})}
     if at == len(left):
         return {"page": {"next_token": ""}, **results} if "page" in body else results
     page = page._replace(after=left[at - 1] if at else page.after, revision=revision)
     return {"page": {"next_token": _token(page, question, policy.seal)}, **results}
 
 
-def _asked_page(stated: Mapping[str, Any], most: int, question: bytes, seal: Callable[[bytes], str]) -> _Page:
+def _requested_page(stated: Mapping[str, Any], most: int, question: bytes, seal: Callable[[bytes], str]) -> _SearchPage:
     limit, token = stated.get("limit"), stated.get("token", "")
     if not token:
-        return _Page(most if limit is None else min(limit, most))
+        return _SearchPage(most if limit is None else min(limit, most))
     try:
-        page = _Page(*orjson.loads(base64.urlsafe_b64decode(token.partition(".")[0])))
+        page = _SearchPage(*orjson.loads(base64.urlsafe_b64decode(token.partition(".")[0])))
         sealed = _token(page, question, seal)
     except (ValueError, TypeError):
-        page, sealed = _Page(0), ""
+        page, sealed = _SearchPage(0), ""
     if not hmac.compare_digest(sealed.encode(), token.encode()):
-        raise HttpError(400, "page.token is not of this search", hint=_AGAIN)
+        raise HttpError(400, "page.token is not valid for this search", hint=_AGAIN)
     if limit is not None and min(limit, most) != page.limit:
-        raise HttpError(400, "page.limit is another one than before", hint=_AGAIN)
+        raise HttpError(400, "page.limit differs from the previous page", hint=_AGAIN)
     return page
 
 
-def _token(page: _Page, question: bytes, seal: Callable[[bytes], str]) -> str:
+def _token(page: _SearchPage, question: bytes, seal: Callable[[bytes], str]) -> str:
     content = base64.urlsafe_b64encode(canonical(list(page)))
     return f"{content.decode()}.{seal(content + b'.' + question)}"

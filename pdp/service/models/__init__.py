@@ -1,13 +1,12 @@
-"""The bodies of the HTTP API as pydantic models: routes, the OpenAPI document and the Python client use the same ones.
+"""The bodies of the HTTP API as pydantic models, shared by the routes, the OpenAPI document and the Python client.
 
-access     AuthZEN: evaluations, searches, metadata
-proposals  proposed calls and plans, their sessions, results and answers
-approvals  approvals, and the steps that people take
-tokens     access tokens
-operation  health, readiness, events, tools, the manifest, errors
+- access: AuthZEN evaluations, searches and metadata
+- proposals: proposed calls and plans, their sessions, results and answers
+- approvals: approvals, and requests to list, await or deny them
+- tokens: access tokens
+- operation: health, readiness, audit events, tools, the manifest, errors
 
-A model refers to the records of the lower layers (`Reason`, `Action`, `Trace`) where the answer has their form, so a
-field is written once. Unknown fields of requests are errors; AuthZEN's models ignore them, as the specification says.
+Unknown fields of a request are errors, except in AuthZEN, where the specification says to ignore them.
 """
 
 import re
@@ -17,20 +16,20 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from typing_extensions import TypeAliasType
 
 JsonObject = TypeAliasType("JsonObject", dict[str, Any])
-"""Any JSON object, as one named type of the OpenAPI document, and so of generated clients."""
+"""Any JSON object. The name appears in the OpenAPI document and in generated clients."""
 
 
 def _digits(value: Any) -> Any:
     if isinstance(value, str) and not re.fullmatch("-?[0-9]{1,19}", value):
-        raise ValueError("a number in digits is expected")
+        raise ValueError("must be a whole number in digits")
     return value
 
 
 DIGITS: Final = BeforeValidator(_digits)
-"""For a whole number in a query. Pydantic alone would read `+1`, ` 1`, `1_0` and `1.0` too."""
+"""Validates a whole number in a query. Pydantic alone would also accept `+1`, ` 1`, `1_0` and `1.0`."""
 
 
 class Body(BaseModel):
-    """A body whose fields are all known."""
+    """A request or answer body that rejects unknown fields."""
 
     model_config = ConfigDict(extra="forbid")

@@ -1,4 +1,4 @@
-"""AuthZEN Authorization API 1.0: evaluations (section 6 and 7), searches (section 8), metadata (section 9)."""
+"""Bodies of the AuthZEN Authorization API 1.0: evaluations (sections 6 and 7), searches (8), metadata (9)."""
 
 from typing import Annotated, Literal
 
@@ -12,7 +12,7 @@ Semantic = Literal["execute_all", "deny_on_first_deny", "permit_on_first_permit"
 
 
 class AuthzenBody(BaseModel):
-    """A body of AuthZEN. Unknown fields are ignored; a value of another type is an error."""
+    """A body of an AuthZEN request. Unknown fields are ignored; a value of the wrong type is an error."""
 
     model_config = ConfigDict(strict=True)
 
@@ -26,29 +26,30 @@ class AccessEntity(AuthzenBody):
 
 
 class SearchedEntity(AuthzenBody):
-    """The type of the subjects or resources that are searched."""
+    """The type of the subjects or resources to search for."""
 
     type: Name
 
 
 class AccessAction(AuthzenBody):
-    """An action."""
+    """The action that the subject wants to perform."""
 
     name: Name
     properties: Properties = {}
 
 
 class Context(AuthzenBody):
-    """Further input of the policy.
+    """Additional input for the policy.
 
-    The service itself sets `approval`, `call_digest`, `flow`, `spent` and `time`; a request with one of them is a 400.
+    The service itself sets `approval`, `call_digest`, `flow`, `spent` and `time`. A request that sets one of these
+    fields gets status 400.
     """
 
     model_config = ConfigDict(extra="allow")
 
 
 class EvaluationRequest(AuthzenBody):
-    """One evaluation request: may this subject do this action on this resource?"""
+    """One evaluation request: may the subject perform the action on the resource?"""
 
     subject: AccessEntity
     action: AccessAction
@@ -63,9 +64,9 @@ class EvaluationOptions(AuthzenBody):
 
 
 class EvaluationsRequest(AuthzenBody):
-    """A batch. `subject`, `action`, `resource` and `context` are the defaults of its evaluations.
+    """A batch of evaluations. `subject`, `action`, `resource` and `context` are defaults for each evaluation.
 
-    Without `evaluations` the body is a single request. The decision of a malformed evaluation is false.
+    Without `evaluations`, the body is a single evaluation request. A malformed evaluation gets the decision false.
     """
 
     subject: Properties = {}
@@ -77,7 +78,7 @@ class EvaluationsRequest(AuthzenBody):
 
 
 class AccessDecision(Body):
-    """One decision. `context` has the reasons of a denial, and the obligations of a permit."""
+    """One decision. `context` has the reasons of a denial or the obligations of a permit."""
 
     decision: bool
     context: Properties = Field(default_factory=dict)
@@ -90,21 +91,21 @@ class AccessDecisions(Body):
 
 
 class Page(AuthzenBody):
-    """The page that is requested. `token` is the `next_token` of the page before; `limit` is the maximum of results."""
+    """The requested page. `token` is `next_token` of the previous page; `limit` is the maximum number of results."""
 
     token: str = ""
     limit: Annotated[StrictInt, Field(ge=0)] | None = None
 
 
 class SearchRequest(AuthzenBody):
-    """The context of a search, and the page of its result."""
+    """The context of a search, and the requested page."""
 
     context: Properties = {}
     page: Page = Page()
 
 
 class SubjectSearch(SearchRequest):
-    """A search for the subjects of a type that are permitted."""
+    """A search for the subjects of a type that may perform the action on the resource."""
 
     subject: SearchedEntity
     action: AccessAction
@@ -112,7 +113,7 @@ class SubjectSearch(SearchRequest):
 
 
 class ResourceSearch(SearchRequest):
-    """A search for the resources of a type that the subject is permitted."""
+    """A search for the resources of a type on which the subject may perform the action."""
 
     subject: AccessEntity
     action: AccessAction
@@ -120,33 +121,33 @@ class ResourceSearch(SearchRequest):
 
 
 class ActionSearch(SearchRequest):
-    """A search for the actions that the subject is permitted."""
+    """A search for the actions that the subject may perform on the resource."""
 
     subject: AccessEntity
     resource: AccessEntity
 
 
 class NextPage(Body):
-    """The token of the next page; `next_token` is empty on the last page."""
+    """The token of the next page. `next_token` is empty on the last page."""
 
     next_token: str
 
 
 class FoundEntity(Body):
-    """A subject or a resource that was found."""
+    """A subject or a resource in a search result."""
 
     type: str
     id: str
 
 
 class FoundAction(Body):
-    """An action that was found."""
+    """An action in a search result."""
 
     name: str
 
 
 class SearchAnswer(Body):
-    """A page of results. `context.unchecked` names the inputs that the service did not verify."""
+    """A page of search results. `context.unchecked` names the inputs that the service did not verify."""
 
     page: NextPage = NextPage(next_token="")
     results: list[FoundEntity | FoundAction]
@@ -154,7 +155,7 @@ class SearchAnswer(Body):
 
 
 class Metadata(Body):
-    """The URLs of the endpoints. A search that the tenant does not support is left out."""
+    """The URLs of the AuthZEN endpoints. A search that the tenant does not support has no URL."""
 
     policy_decision_point: str
     access_evaluation_endpoint: str

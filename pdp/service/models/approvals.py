@@ -1,4 +1,4 @@
-"""Approvals over HTTP; the record itself is `pdp.stores.approvals.Approval`."""
+"""Request and answer bodies for approvals. The stored record is `pdp.stores.approvals.Approval`."""
 
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Final
@@ -14,12 +14,12 @@ from pdp.stores.approvals import Approval, ApprovalState
 
 _PERSON: Final = {
     "type": "object",
-    "description": "A person or an agent. `sub` is unique for one issuer, `iss`; null: no issuer is stated.",
+    "description": "A person or an agent. `sub` is unique for its issuer, `iss`, which is null if none is stated.",
     "properties": {"iss": {"type": ["string", "null"]}, "sub": {"type": "string"}},
     "required": ["iss", "sub"],
 }
 Filter = Annotated[str, Field(max_length=LONGEST_TEXT)]
-PersonBody = TypeAliasType(  # a type with a name in the OpenAPI document
+PersonBody = TypeAliasType(  # The class gives this type a name in the OpenAPI document.
     "PersonBody",
     Annotated[
         Person,
@@ -37,7 +37,7 @@ RequestBody = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ApprovalBody(Approval):
-    """An approval with its present state. `request` is the request that the policy decided."""
+    """An approval in its current state. `request` is the request that the policy decided."""
 
     body: RequestBody = field(repr=False)
     requesters: tuple[PersonBody, ...]
@@ -46,17 +46,17 @@ class ApprovalBody(Approval):
 
     @classmethod
     def of(cls, approval: Approval) -> "ApprovalBody":
-        """Return the body for an approval."""
+        """Convert a stored approval to an answer body with its current state."""
         stands = replace(approval, state=approval.standing)
         return cls(**{each.name: getattr(stands, each.name) for each in fields(stands)})
 
     def record(self) -> Approval:
-        """Return the approval itself."""
+        """Convert the answer body back to an approval record."""
         return Approval(**{each.name: getattr(self, each.name) for each in fields(self)})
 
 
 class ApprovalsQuery(Body):
-    """Which approvals are listed. `after`: the `next` of the page before; `limit`: `limits.page` when absent."""
+    """Filters and page of a list of approvals. `after` is `next` of the previous page; `limit` is the page's size."""
 
     state: ApprovalState | None = None
     subject: Filter | None = None
@@ -67,23 +67,23 @@ class ApprovalsQuery(Body):
 
 
 class ApprovalsPage(Body):
-    """Some approvals, the oldest first. `next` is null on the last page."""
+    """Approvals, the oldest first. `next` is null on the last page."""
 
     approvals: list[ApprovalBody]
     next: str | None
 
 
 class WaitQuery(Body):
-    """How long to wait for a decision, in seconds, such as `30s`; at most `limits.wait_seconds`."""
+    """How long to wait for a decision, in seconds, such as `30s`. The maximum is the setting `limits.wait_seconds`."""
 
     wait: Annotated[str, Field(pattern=r"^[0-9]{1,2}s?$")] = "0s"
 
 
 class Denial(Body):
-    """The reason of a denial, for the record."""
+    """The reason of a denial, which is recorded."""
 
     reason: str | None = None
 
 
 class Nothing(Body):
-    """An empty object. The body may also be absent."""
+    """An empty object. The body may be omitted."""

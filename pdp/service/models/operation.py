@@ -1,4 +1,4 @@
-"""Health, readiness, the record of events, tools, the manifest, errors."""
+"""Bodies for health, readiness, audit events, tools, the manifest and errors."""
 
 from typing import Annotated, Literal
 
@@ -9,13 +9,13 @@ from pdp.service.models import DIGITS, Body, JsonObject
 
 
 class Alive(Body):
-    """The process runs."""
+    """The answer of a running process to a liveness check."""
 
     status: Literal["ok"] = "ok"
 
 
 class ReadinessPart(BaseModel):
-    """An engine or a store. If it is unready, `code` is stable and `reason` says why; further fields describe it."""
+    """The state of an engine or store. If it is unready, `reason` explains why; programs can rely on `code`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -25,7 +25,7 @@ class ReadinessPart(BaseModel):
 
 
 class ReadinessAnswer(Body):
-    """Whether the engines and stores of all tenants can be used. Only a service with one tenant names the parts."""
+    """Whether the engines and stores of all tenants work. Only a service with one tenant shows `engine` and `store`."""
 
     status: Literal["ready", "unready"]
     engine: ReadinessPart | None = None
@@ -33,14 +33,14 @@ class ReadinessAnswer(Body):
 
 
 class AuditQuery(Body):
-    """Which events are read: those after the number `after`, at most `limit`; `limits.page` when absent."""
+    """A page of audit events: at most `limit` events after number `after`. The default `limit` is `limits.page`."""
 
     after: Annotated[int, Field(ge=-1, lt=2**63), DIGITS] = -1
     limit: Annotated[int, Field(ge=1), DIGITS] | None = None
 
 
 class Event(BaseModel):
-    """One event of the record; docs/operations.md names its other fields. A field that does not apply is null."""
+    """An audit event. docs/operations.md describes all fields; fields that do not apply to the event are null."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -52,20 +52,20 @@ class Event(BaseModel):
 
 
 class AuditPage(Body):
-    """Some events, in the order of their chain. `last`: the number of the last one, for the next page."""
+    """Audit events, the oldest first. `last` is the number of the last event; send it as `after` for the next page."""
 
     events: list[Event]
     last: int
 
 
 class ToolsQuery(Body):
-    """The form of the tools' definitions."""
+    """The format of the tool definitions."""
 
     format: ExportFormat = ExportFormat.PLAIN
 
 
 class VisibleTool(Body):
-    """A tool that the subject may use. If it is DEPENDS, `condition` says in words on what."""
+    """A tool that the subject may call. If `visibility` is DEPENDS, `condition` says on what the decision depends."""
 
     name: str
     visibility: Literal["ALLOW", "DEPENDS"]
@@ -74,7 +74,7 @@ class VisibleTool(Body):
 
 
 class ToolList(Body):
-    """The tools that the subject may be able to call."""
+    """The tools that the subject may be able to call, depending on the arguments."""
 
     tools: list[VisibleTool]
     manifest_version: str
@@ -82,7 +82,7 @@ class ToolList(Body):
 
 
 class ManifestAnswer(Body):
-    """The effective manifest. `digest` is that of `document`, which the policy reads; `tools` has the whole entries."""
+    """The effective manifest. The policy reads `document`, which has the digest `digest`. `tools` has all entries."""
 
     version: str
     digest: str
@@ -91,7 +91,7 @@ class ManifestAnswer(Body):
 
 
 class Problem(Body):
-    """Why a request failed. `code` is stable, the message is not; `hint` says what to do."""
+    """The reason why a request failed. Programs can rely on `code`, but not on `message`; `hint` says what to do."""
 
     code: str
     message: str
@@ -99,6 +99,6 @@ class Problem(Body):
 
 
 class ErrorAnswer(Body):
-    """The body of an answer from 400 on. AuthZEN's endpoints answer with a string instead."""
+    """The body of an answer with an error status (400 or higher). AuthZEN endpoints answer with a string instead."""
 
     error: Problem

@@ -1,4 +1,4 @@
-"""Proposed calls and plans, their sessions, results and answers."""
+"""Request and answer bodies for proposed calls and plans: sessions, results and answers."""
 
 from typing import Annotated, Any, Literal
 
@@ -27,28 +27,28 @@ _FIELDS: dict[str, Any] = {
     name: (JsonObject if field.annotation == dict[str, Any] else field.annotation, field)
     for name, field in Session.model_fields.items()
 }
-del _FIELDS["time"]  # the service's clock counts
+del _FIELDS["time"]  # The time is left out, because the service uses its own clock.
 _FIELDS["claims"] = (JsonObject, Field(default_factory=dict))
 StatedSession = create_model(
     "Session",
     __base__=Body,
-    __doc__="Who calls, and for what: a session without its time. A token without the scope `assert` may state only "
-    "`purpose`, `idempotency_key`, `run_id`, `request_id` and `plan`; its claims are those of the token.",
+    __doc__="The session of a call: its caller and purpose. A token without the scope `assert` may state only "
+    "`purpose`, `idempotency_key`, `run_id`, `request_id` and `plan`; the claims are then those of the token.",
     **_FIELDS,
 )
 
 
 class SessionBody(Body):
-    """A body with a session and nothing else."""
+    """A body that contains only a session."""
 
     session: StatedSession = Field(default_factory=StatedSession)
 
 
 class ProposedCall(SessionBody):
-    """A proposed call. The caller chooses a random `id` of 128 bits or more, and sends the same `id` in a retry.
+    """A proposed call. Choose a random `id` of at least 128 bits, and send the same `id` in a retry.
 
-    `proposal`: `{tool, arguments}`, `{tool_name, payload}`, or a call as OpenAI, Anthropic, MCP or Gemini write it.
-    With `run: false` the service decides, and the call does not begin.
+    `proposal` is `{tool, arguments}`, `{tool_name, payload}`, or a tool call in the format of OpenAI, Anthropic, MCP or
+    Gemini. With `run: false`, the service only decides and the call does not begin.
     """
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._~-]{22,128}$")] | None = None
@@ -59,13 +59,13 @@ class ProposedCall(SessionBody):
 
 
 class ProposedPlan(SessionBody):
-    """A plan to check before its first call: at most 100 proposals, each with or without a `step_name`."""
+    """A plan to check before its first call: at most 100 proposals, each with an optional `step_name`."""
 
     plan: list[Any]
 
 
 class Succeeded(Body):
-    """A tool's result. `attempts` counts how often the tool was started."""
+    """The result of a tool. `attempts` is the number of times that the tool was started."""
 
     started: Annotated[Literal[True], BeforeValidator(TypeAdapter(StrictBool).validate_python)] = True
     attempts: Annotated[StrictInt, Field(ge=1)] = 1
@@ -73,7 +73,7 @@ class Succeeded(Body):
 
 
 class ReportedFailure(Body):
-    """Why a call has no result."""
+    """The reason why a call has no result."""
 
     code: FailureCode
     message: str
@@ -83,7 +83,7 @@ class ReportedFailure(Body):
 class Failed(Body):
     """A call without a result.
 
-    `failure.details.effect` is `none`, `done` or `unknown` (the default): whether the tool had its effect.
+    `failure.details.effect` says whether the tool took effect: `none`, `done` or `unknown` (the default).
     """
 
     started: StrictBool = True
@@ -105,7 +105,7 @@ class ReportedResult(Body):
 
 
 class OutcomeBody(BaseModel):
-    """The outcome of a proposal, as `pdp.proposal.Outcome`."""
+    """The status of a proposal, and the rejection or failure that caused it."""
 
     status: Status
     proposal: JsonObject | None = None
@@ -114,22 +114,22 @@ class OutcomeBody(BaseModel):
 
 
 class ModelAnswer(BaseModel):
-    """The text for the model."""
+    """The text to return to the model as the answer to its tool call."""
 
     text: str
     is_error: bool
 
 
 class ProposalAnswer(BaseModel):
-    """The answer to a proposed call, and to its result. A client ignores fields that it does not know.
+    """The answer to a proposed call, and later to its reported result. Clients must ignore unknown fields.
 
     Attributes:
-        begun: the caller has to run the tool now, with `arguments` and nothing else.
-        running_until: seconds since 1970; a call without a result by then is recorded as `unknown`.
-        replayed: an earlier call had this result, and nothing runs.
-        verdict: null: a check stopped the call before the policy; `failed_check` names it.
+        begun: if true, run the tool now, with exactly these `arguments`.
+        running_until: the deadline for the result, in seconds since 1970. After it, the call is recorded as `unknown`.
+        replayed: if true, this is the result of an earlier call, and the tool must not run.
+        verdict: null if a check stopped the call before the policy. `failed_check` names the check.
         answer: null while the call runs.
-        markings, retrieval_snapshot, state: of the result.
+        markings, retrieval_snapshot, state: the markings and retrieval snapshot of the result, and the state after it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -161,7 +161,7 @@ class ProposalAnswer(BaseModel):
 
 
 class PlannedStep(Body):
-    """A step of a plan, after the checks that come before the policy."""
+    """A step of a plan, with the result of the checks that run before the policy."""
 
     name: str | None
     status: Status
@@ -170,7 +170,7 @@ class PlannedStep(Body):
 
 
 class PlanAnswer(Body):
-    """The answer to a plan. `plan` has the accepted steps, with corrections: state it in the sessions of its calls."""
+    """The answer to a plan. `plan` has the accepted and corrected steps; send it in the session of each call."""
 
     acceptable: bool
     plan: list[Any]

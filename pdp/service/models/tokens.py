@@ -1,4 +1,4 @@
-"""Access tokens."""
+"""Request and answer bodies for access tokens."""
 
 from typing import Annotated, Final
 
@@ -9,11 +9,11 @@ from pdp.service.security.principal import Scope
 from pdp.session import LONGEST_TEXT
 
 LIFETIME: Final = 365 * 24 * 3600
-"""Seconds until a token expires if the order states nothing else."""
+"""Default lifetime of a token, in seconds."""
 
 
 class TokenOrder(Body):
-    """A new token. It gets the `claims` of its holder; `expires_in` is in seconds."""
+    """A token to create. `claims` are the claims of its holder; `expires_in` is its lifetime in seconds."""
 
     name: Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
     scopes: Annotated[list[Scope], Field(min_length=1)]
@@ -35,7 +35,7 @@ class Token(Body):
 
 
 class NewToken(Token):
-    """A token with its secret, `token`, which no other answer has."""
+    """A new token with its secret, `token`, which no later answer contains."""
 
     token: str
 

@@ -1,7 +1,7 @@
-"""Who calls, and how much they may: every request but health and metadata comes with a token.
+"""Authentication: every request needs a token, except for health checks and metadata.
 
-principal  who calls: tenant, scopes, verified claims
-tokens     tokens of our own: made, hashed, stored, looked up, revoked
-oidc       access tokens of an OpenID Connect provider
-routes     tokens and browser sessions over HTTP
+- principal: the holder of a token: tenant, scopes, verified claims
+- tokens: creates, stores, looks up and revokes the service's own tokens
+- oidc: access tokens of an OpenID Connect provider
+- routes: tokens and browser sessions over HTTP
 """

@@ -1,7 +1,4 @@
-"""Access tokens of an OpenID Connect provider: JWTs that one of its published keys has signed, and nothing else.
-
-What a token says of its own key (`jwk`, `jku`, `x5u`, ...) is refused, and so is an algorithm that is not configured.
-"""
+"""OpenID Connect access tokens. A JWT is verified with the provider's published keys, not with a key in the JWT."""
 
 import asyncio
 import logging
@@ -24,14 +21,14 @@ from pdp.service.settings import OidcSettings
 from pdp.session import Session
 
 LEEWAY: Final = 30
-"""Seconds by which the provider's clock may differ."""
+"""The accepted difference between the clocks of this machine and the provider, in seconds."""
 
 _LONGEST_TOKEN: Final = 16 * 1024
 _LONGEST_ANSWER: Final = 256 * 1024
 _ANSWER_SECONDS: Final = 5
-_KEYS_SECONDS: Final = 600  # after which the keys are asked for again: one that is withdrawn counts no longer
-_KEYS_LAST_SECONDS: Final = 24 * 3600  # how long they count while the provider does not answer
-_PAUSE_SECONDS: Final = 30  # between two requests for keys, whatever ids tokens name
+_KEYS_SECONDS: Final = 600  # Keys are fetched again after this many seconds, so that a withdrawn key stops working.
+_KEYS_LAST_SECONDS: Final = 24 * 3600  # If the provider does not answer, old keys are used for this many seconds.
+_PAUSE_SECONDS: Final = 30  # The minimum number of seconds between two fetches, even if tokens name unknown keys.
 _PAUSE_AFTER_FAILURE_SECONDS: Final = 5
 _HEADER: Final = frozenset(("alg", "kid", "typ", "x5t", "x5t#S256"))
 _TYPES: Final = ("at+jwt", "application/at+jwt", "jwt")
@@ -41,7 +38,7 @@ _log = logging.getLogger("pdp.service")
 
 
 class OidcAuthenticator:
-    """Who knows the tokens of one provider for one audience."""
+    """Authenticates the tokens of one provider for one audience."""
 
     def __init__(self, settings: OidcSettings) -> None:
         self._settings = settings
@@ -56,17 +53,14 @@ class OidcAuthenticator:
         )
 
     async def principal(self, token: str) -> Principal | None:
-        """Return who holds a token; None: it is not one of this provider, or no longer.
-
-        HttpError 503: the provider has not said by which keys it signs.
-        """
+        """Return the holder of a token, None if the token is invalid. Raise `HttpError` 503 if there are no keys."""
         try:
             claims = await self._verified(token)
             return None if claims is None else self._principal(claims)
         except (JoseError, ValueError):
             return None
         except UsageError as error:
-            _log.warning("a token of %s is of no use: %s", self._settings.issuer, error.message)
+            _log.warning("rejected a token of %s: %s", self._settings.issuer, error.message)
             return None
 
     async def _verified(self, token: str) -> dict[str, Any] | None:
@@ -74,7 +68,7 @@ class OidcAuthenticator:
             return None
         signed = jws.extract_compact(token.encode("ascii"))
         claims, header = parse_json(signed.payload), signed.headers()
-        # Before any key is asked for: tokens of others do not make us ask.
+        # The issuer is checked before the keys are fetched, so that tokens of other issuers cause no requests.
         if not (isinstance(claims, dict) and claims.get("iss") == self._settings.issuer and self._admits(header)):
             return None
         key = await self._keys.key(header["kid"])
@@ -91,15 +85,16 @@ class OidcAuthenticator:
         )
 
     def _principal(self, claims: Mapping[str, Any]) -> Principal:
-        given = {name: _member(claims, source) for name, source in self._settings.claims.items()}
-        given |= {name: claims.get(name) for name in _IDENTITY}
-        session = Session.read({"claims": {name: value for name, value in given.items() if value is not None}})
-        _ = session.subject  # refuses a name that looks like another
+        mapped = {name: _claim_of(claims, source) for name, source in self._settings.claims.items()}
+        mapped |= {name: claims.get(name) for name in _IDENTITY}
+        session = Session.read({"claims": {name: value for name, value in mapped.items() if value is not None}})
+        _ = session.subject  # Reading the subject raises an error if the subject may be confused with another.
         tenant = self._settings.tenant
         stated = claims.get("scope", claims.get("scp"))
         named = stated.split(" ") if isinstance(stated, str) else stated if isinstance(stated, list) else []
         return Principal(
-            # One person's clients are told apart: what one has begun, another does not end.
+            # The principal's id depends on the client, so that one client of a person cannot finish the calls of
+            # another.
             canonical(
                 [tenant, claims["iss"], claims["sub"], str(claims.get("azp") or claims.get("client_id"))]
             ).decode(),
@@ -111,7 +106,7 @@ class OidcAuthenticator:
 
 
 class _ProviderKeys:
-    """The public keys of a provider by their ids, asked for again when they are old or a token names another one."""
+    """The public keys of a provider by id, fetched again when they are old or a token names an unknown key."""
 
     def __init__(self, settings: OidcSettings) -> None:
         self._settings = settings
@@ -120,16 +115,16 @@ class _ProviderKeys:
         self._fetching = asyncio.Lock()
 
     async def key(self, kid: str) -> Any:
-        """Return a key; None: the provider has none of that id. HttpError 503: it does not say."""
+        """Return the key with this id, or None. Raise `HttpError` 503 if the provider's keys cannot be fetched."""
         is_old = time.monotonic() > self._fetched_at + _KEYS_SECONDS
-        # Who has a key to go on with does not wait for whoever asks.
+        # Requests with a known key do not wait while the keys are fetched again.
         if (kid not in self._keys) if self._fetching.locked() else (is_old or kid not in self._keys):
             async with self._fetching:
                 await self._refresh(kid)
         if time.monotonic() > self._fetched_at + _KEYS_LAST_SECONDS:
             raise HttpError(
                 503,
-                "the identity provider cannot be asked for its keys",
+                "the keys of the identity provider are unavailable",
                 hint="try again",
                 headers={"Retry-After": "5"},
             )
@@ -141,46 +136,47 @@ class _ProviderKeys:
         if is_current or now < self._not_before:
             return
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS), httpx.AsyncClient(timeout=None) as client:  # noqa: S113 - all is bounded
+            async with asyncio.timeout(_ANSWER_SECONDS), httpx.AsyncClient(timeout=None) as client:  # noqa: S113 - bounded
                 self._keys = _public_keys(await _document(client, self._settings.jwks_url))
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
             _log.error("the keys of %s cannot be read: %s", self._settings.issuer, str(error) or type(error).__name__)
-            # From now on: those who wait for their turn are answered, and do not ask one after another.
+            # The pause between fetches starts now, so that waiting requests fail at once instead of fetching one after
+            # another.
             self._not_before = time.monotonic() + _PAUSE_AFTER_FAILURE_SECONDS
         else:
             self._fetched_at, self._not_before = now, now + _PAUSE_SECONDS
 
 
 async def _document(client: httpx.AsyncClient, url: str) -> dict[str, Any]:
-    """Return the JSON object at a URL, without following redirections; ValueError for anything else."""
+    """Return the JSON object at a URL without following redirects. Raise ValueError for any other answer."""
     body = bytearray()
     async with client.stream("GET", url, headers={"Accept": "application/json"}) as response:
         if response.status_code != httpx.codes.OK:
-            raise ValueError(f"{url} answers {response.status_code}")
+            raise ValueError(f"{url} answered {response.status_code}")
         async for piece in response.aiter_bytes():
             body += piece
             if len(body) > _LONGEST_ANSWER:
-                raise ValueError(f"{url} answers more than {_LONGEST_ANSWER} bytes")
+                raise ValueError(f"{url} sent an answer of more than {_LONGEST_ANSWER} bytes")
     document = parse_json(bytes(body))
     if not isinstance(document, dict):
-        raise ValueError(f"{url} answers no object")  # noqa: TRY004 - as all else that is wrong with it
+        raise ValueError(f"{url} sent an answer that is not a JSON object")  # noqa: TRY004 - ValueError like the other faults
     return document
 
 
 def _public_keys(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a JWK set by id; what is no key is left out. What a key is for is checked when it is used."""
+    """Return the well-formed keys of a JWK set by id. A key's purpose is checked when the key is used."""
     keys: dict[str, Any] = {}
     listed = document.get("keys")
     if not isinstance(listed, list):
-        raise ValueError("its key set has no `keys`")  # noqa: TRY004 - likewise
+        raise ValueError("the key set has no list `keys`")  # noqa: TRY004 - ValueError like the other faults
     for key in listed:
         with suppress(JoseError, ValueError, TypeError, KeyError):
             keys[str(key["kid"])] = JWKRegistry.import_key(key)
     return keys
 
 
-def _member(claims: Mapping[str, Any], source: str) -> Any:
-    """Return a claim by its name, or by a JSON Pointer such as `/realm_access/roles`; None: it is not there."""
+def _claim_of(claims: Mapping[str, Any], source: str) -> Any:
+    """Return a claim by its name or by a JSON Pointer such as `/realm_access/roles`; None if it is missing."""
     value: Any = claims
     for step in pointer_steps(source) if source.startswith("/") else (source,):
         value = value.get(step) if isinstance(value, dict) else None

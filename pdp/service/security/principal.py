@@ -1,4 +1,4 @@
-"""Who calls the service."""
+"""The holder of a token, and the scopes of tokens."""
 
 import math
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class Scope(StrEnum):
-    """What a token is good for. ASSERT: to state the claims, facts and prompt of those for whom its holder calls."""
+    """A right of a token. `assert` lets its holder set the claims, facts and prompt of a session, for any subject."""
 
     DECIDE = "decide"
     PROPOSE = "propose"
@@ -20,13 +20,9 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The verified holder of a token.
+    """The verified holder of a token. The token expires at `expires_at` (seconds since 1970). A person has `claims`.
 
-    Attributes:
-        id: unique in the service: the token's own id, or issuer and subject. What was begun by one is not another's.
-        claims: verified, as of `Session.claims`; empty for a token that stands for no person.
-        expires_at: when the token counts no longer, seconds since 1970.
-        cookie: whether the token is of a browser session, which only reads.
+    Only the principal that began a call can continue it. `cookie` marks a browser session, which can only read.
     """
 
     id: str
@@ -38,7 +34,7 @@ class Principal:
 
 
 class Authenticator(Protocol):
-    """What knows tokens of one kind."""
+    """Authenticates access tokens of one kind, such as those of an OpenID Connect provider."""
 
     async def principal(self, token: str) -> Principal | None:
-        """Return who holds a token; None: it is not one, or no longer. StoreError: nobody can say."""
+        """Return the holder of a token, or None if the token is not valid. Raise StoreError if the check fails."""

@@ -18,7 +18,7 @@ router = APIRouter(route_class=ServiceRoute, tags=["tokens"])
 
 @router.post("/v1/tokens", status_code=201)
 async def create_token(request: Request, by: Administrator, order: TokenOrder) -> NewToken:
-    """Make a token of the administrator's tenant. Its secret is in this answer, and nowhere else."""
+    """Create a token for the administrator's tenant. Only this answer contains its secret."""
     store = service_of(request).tokens.tokens
     record, token = await asyncio.to_thread(issue_token, store, by.tenant.name, order)
     await _recorded(request, by, "token.created", record.id, record.scopes)
@@ -27,16 +27,16 @@ async def create_token(request: Request, by: Administrator, order: TokenOrder) -
 
 @router.get("/v1/tokens")
 async def list_tokens(request: Request, by: Administrator) -> TokenList:
-    """Return the tokens of the administrator's tenant without their secrets, revoked and expired ones too."""
+    """List the tokens of the administrator's tenant, without secrets, including revoked and expired tokens."""
     records = await asyncio.to_thread(service_of(request).tokens.tokens.list, by.tenant.name)
     return TokenList.model_validate({"tokens": [record.as_json() for record in records]})
 
 
 @router.delete("/v1/tokens/{token_id}", status_code=204)
 async def revoke_token(request: Request, by: Administrator, token_id: str) -> None:
-    """Revoke a token of the administrator's tenant, and its browser sessions. Processes notice within five seconds."""
+    """Revoke a token of the administrator's tenant, with its browser sessions. Revocation takes up to five seconds."""
     if not await service_of(request).tokens.revoke(token_id, by.tenant.name):
-        raise HttpError(404, "the tenant has no token of that id")
+        raise HttpError(404, "the tenant has no token with this id")
     await _recorded(request, by, "token.revoked", token_id)
 
 
@@ -51,12 +51,12 @@ async def open_session(request: Request, by: AnyHolder, response: Response) -> N
 
 @router.delete("/v1/session", status_code=204, openapi_extra={"security": [{"cookie": []}]})
 async def end_session(request: Request, response: Response) -> None:
-    """End the session of the browser that asks, by its cookie; without a valid one, 401."""
+    """End the browser session that the request's cookie identifies. Without a valid cookie, the answer is 401."""
     tokens = service_of(request).tokens
     token = request.cookies.get(COOKIE, "")
     principal = await tokens.principal(token)
     if principal is None or not principal.cookie:
-        raise HttpError(401, "no browser session", headers={"WWW-Authenticate": "Bearer"})
+        raise HttpError(401, "the request has no valid browser session", headers={"WWW-Authenticate": "Bearer"})
     await tokens.revoke(token.removeprefix("pdp_")[:16], principal.tenant)
     response.delete_cookie(COOKIE)
 

@@ -1,7 +1,6 @@
-"""Tokens of our own: made, hashed, looked up, revoked.
+"""Creates, looks up and revokes the service's own tokens.
 
-A token is `pdp_`, the 16 hexadecimal digits of its id, and 256 random bits in base64url. Only its SHA-256 is stored: of
-what is so random no slow hash is needed.
+A token is `pdp_`, 16 hex digits and 256 random bits. The bits cannot be guessed, so storing only a SHA-256 is safe.
 """
 
 from __future__ import annotations
@@ -30,26 +29,27 @@ from pdp.service.security.principal import Principal, Scope
 from pdp.session import Session
 from pdp.stores.sql.tokens import SqlTokens, TokenRecord
 
-if TYPE_CHECKING:  # `pdp token` works without the extra of the service
+if TYPE_CHECKING:  # The settings are not imported, so that `pdp token` works without the extra `service`.
     from pdp.service.settings import ServiceSettings
 
 COOKIE: Final = "pdp_session"
 _SESSION_SECONDS: Final = 3600
-_REMEMBERED_SECONDS: Final = 5.0  # so long at most a token counts that another process has revoked
-_MOST: Final = 10_000  # tokens that are remembered
+# The maximum number of seconds until this process notices a revocation by another process.
+_REMEMBERED_SECONDS: Final = 5.0
+_MOST: Final = 10_000  # The maximum number of tokens kept in memory.
 _ID: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _TOKEN: Final = re.compile(r"pdp_([0-9a-f]{16})[A-Za-z0-9_-]{43}", re.ASCII)
 
 
 class TokenAuthenticator:
-    """Who knows tokens of our own, for one process and all its tenants. `tokens`: where they are stored."""
+    """Authenticates the service's own tokens, which are in the store `tokens`, for all tenants of one process."""
 
     def __init__(self, tokens: SqlTokens) -> None:
         self.tokens = tokens
         self._remembered: OrderedDict[str, tuple[Principal, float]] = OrderedDict()
 
     async def principal(self, token: str) -> Principal | None:
-        """Return who holds a token; None: it is not one, or no longer. StoreError: nobody can say."""
+        """Return the holder of a token, or None if the token is not valid. Raise StoreError if the check fails."""
         match = _TOKEN.fullmatch(token)
         if match is None:
             return None
@@ -69,10 +69,7 @@ class TokenAuthenticator:
         return principal if time.time() < principal.expires_at else None
 
     async def revoke(self, token_id: str, tenant: str) -> bool:
-        """Revoke a token of a tenant, and the browser sessions made by it; return whether there is one.
-
-        It counts no longer in this process, and in others after five seconds.
-        """
+        """Revoke a token and its browser sessions. Return whether the token existed. Processes notice within 5 s."""
         if not _ID.fullmatch(token_id):
             return False
         revoked = await asyncio.to_thread(self.tokens.revoke, token_id, time.time(), tenant)
@@ -80,7 +77,7 @@ class TokenAuthenticator:
         return revoked
 
     async def open_session(self, principal: Principal) -> str:
-        """Return a token for the browser of a principal: for an hour, and no longer than theirs."""
+        """Return a token for a browser session, which ends after an hour, or earlier with the principal's token."""
         scopes = sorted(principal.scopes - {Scope.ADMIN, Scope.ASSERT})
         seconds = min(_SESSION_SECONDS, principal.expires_at - time.time())
         record, token = _new(
@@ -91,20 +88,14 @@ class TokenAuthenticator:
 
 
 def open_tokens(settings: ServiceSettings, owned: ExitStack) -> TokenAuthenticator:
-    """Open where a service has its tokens, closed with `owned`: its own store, else that of `default` or the first.
-
-    Errors as of `open_stores`.
-    """
+    """Open the token store: the setting `store`, else the store of the tenant `default`, else of the first tenant."""
     tenants = settings.tenants
     url = settings.store or tenants.get("default", next(iter(tenants.values()))).store
     return TokenAuthenticator(open_stores(url, owned).tokens)
 
 
 def issue_token(tokens: SqlTokens, tenant: str, order: TokenOrder | Mapping[str, Any]) -> tuple[TokenRecord, str]:
-    """Store a new token, as of `TokenOrder`; return its record, and the token itself, which is stored nowhere.
-
-    UsageError: the order is not valid, or its claims are not those of a session.
-    """
+    """Create and store a token. Return the token's record and secret. Raise UsageError if the order is invalid."""
     try:
         wanted = TokenOrder.model_validate(order)
     except ValidationError as error:
@@ -112,7 +103,7 @@ def issue_token(tokens: SqlTokens, tenant: str, order: TokenOrder | Mapping[str,
         raise UsageError(f"{'.'.join(map(str, first['loc'])):.60}: {first['msg']}") from None
     session = Session.read({"claims": wanted.claims})
     if wanted.claims:
-        _ = session.subject  # refuses claims that name no person
+        _ = session.subject  # Reading the subject raises an error if the claims have no valid subject.
     made = _new(tenant, wanted.name, sorted(set(wanted.scopes)), session.claims, seconds=wanted.expires_in)
     tokens.add(made[0])
     return made
@@ -121,7 +112,7 @@ def issue_token(tokens: SqlTokens, tenant: str, order: TokenOrder | Mapping[str,
 def token_event(
     kind: str, by: str, token_id: str, scopes: Sequence[str] = (), request_id: str | None = None
 ) -> AuditEvent:
-    """Return the event of a token that `by` has made or revoked, for the stream of its tenant."""
+    """Return the audit event that records that `by` created or revoked a token."""
     return {
         "time": to_milliseconds(time.time()), "type": kind, "request_id": recordable(request_id),
         "subject": recordable(by), "reason": recordable(token_id), "codes": scopes,
@@ -129,11 +120,8 @@ def token_event(
 
 
 def first_token(tokens: SqlTokens, tenant: str) -> str | None:
-    """Return a new token with every scope, for a tenant that has never had one; else None.
-
-    Of several processes that ask, one gets it.
-    """
-    # The same id from all who ask: one of them is stored.
+    """Create a tenant's first token, with every scope, and return it; None if the tenant has already had a token."""
+    # All processes compute the same id for the first token, so only one of them can store it.
     token_id = hashlib.sha256(f"the first token of {tenant}".encode()).hexdigest()[:16]
     record, token = _new(tenant, "first", sorted(Scope), {}, seconds=LIFETIME, token_id=token_id)
     return token if tokens.add(record, first=True) else None
@@ -161,7 +149,8 @@ def _new(
 def _principal(record: TokenRecord) -> Principal:
     claims = record.claims
     if claims and record.principal is None:
-        claims = {**claims, "jti": record.id}  # tells two tokens of one person apart, where they approve
+        # `jti` is needed to distinguish two tokens of one person when the person approves.
+        claims = {**claims, "jti": record.id}
     return Principal(
         record.principal or record.id,
         record.tenant,

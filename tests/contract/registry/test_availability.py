@@ -1,4 +1,4 @@
-"""Whether a tool can run right now, and why not."""
+"""The registry says which tools can run now, and why each other tool cannot run."""
 
 import gc
 import warnings
@@ -19,7 +19,7 @@ def registry_of(*tools: dict[str, Any], programs: dict[str, Program] = LISTED, *
 
 
 def why_not(available: Any = None, programs: dict[str, Program] = LISTED, **fields: Any) -> str:
-    """Why a tool with a function is not available."""
+    """Return why a registered tool with these fields is unavailable, or an empty text if it is available."""
     registry = registry_of({"name": "do_it", **fields}, programs=programs, capabilities={"network"})
     if "cli" not in fields:
         registry.bind("do_it", lambda: None, available=available)
@@ -31,7 +31,7 @@ def why_not(available: Any = None, programs: dict[str, Program] = LISTED, **fiel
 
 @pytest.fixture(autouse=True)
 def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with one program, and one file that is none."""
+    """Set up a PATH with one program, `grep`, and with a file `text` that is not executable."""
     (tmp_path / "grep").write_text("#!/bin/sh\n")
     (tmp_path / "grep").chmod(0o755)
     (tmp_path / "text").write_text("no program")
@@ -61,7 +61,7 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_what_is_needed(fields: dict[str, Any], reason: str) -> None:
+def test_tool_without_its_requirements_is_unavailable(fields: dict[str, Any], reason: str) -> None:
     assert why_not(**fields) == reason
 
 
@@ -75,37 +75,37 @@ def raising() -> bool:
         (lambda: True, ""), (lambda: (True, ""), ""), (lambda: False, "not available"),
         (lambda: (False, "rate limit hit"), "rate limit hit"), (lambda: (False, ""), "not available"),
         (lambda: (False, "x" * 999), "x" * 200),
-        (lambda: None, "its availability check gives NoneType, not true or false"),
-        (lambda: 1, "its availability check gives int, not true or false"),
-        (raising, "its availability check raised OSError"),
+        (lambda: None, "the tool's availability check returned NoneType, not true or false"),
+        (lambda: 1, "the tool's availability check returned int, not true or false"),
+        (raising, "the tool's availability check raised OSError"),
     ],
 )  # fmt: skip
-def test_a_tools_own_check(probe: Any, reason: str) -> None:
+def test_custom_availability_check_decides_whether_a_tool_is_available(probe: Any, reason: str) -> None:
     assert why_not(probe) == reason
 
 
-def test_an_asynchronous_check_leaves_nothing_behind() -> None:
+def test_asynchronous_availability_check_is_rejected_and_closed() -> None:
     async def later() -> bool:
         return True
 
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        assert why_not(later) == "its availability check gives coroutine, not true or false"
-        gc.collect()  # a coroutine that is left behind warns
+        assert why_not(later) == "the tool's availability check returned coroutine, not true or false"
+        gc.collect()  # If the coroutine had not been closed, Python would warn here.
 
     assert warned == []
 
 
-def test_a_program_that_others_can_write_to_is_not_available(tmp_path: Path) -> None:
+def test_tool_is_unavailable_if_other_users_can_write_to_its_program(tmp_path: Path) -> None:
     (tmp_path / "grep").chmod(0o777)
     own = {"grep": Program(path=str(tmp_path / "grep"))}
 
     assert why_not(programs=own, type="cli", cli={"argv": ["grep"]}) == (
-        f"program `grep`: others can write to {tmp_path}/grep, or to a folder above it"
+        f"program `grep`: other users can write to {tmp_path}/grep, or to a folder above it"
     )
 
 
-def test_the_registry_asks_for_all_of_it() -> None:
+def test_registry_reports_the_availability_of_every_tool() -> None:
     registry = registry_of(
         {"name": "grep_files", "type": "cli", "cli": {"argv": ["grep"]}},
         {"name": "read_web", "safety": {"requires": ["network"]}},

@@ -1,4 +1,4 @@
-"""The shorthand of a contract's schema."""
+"""A contract can describe its arguments in a shorthand, which is converted to a JSON schema."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ from pdp.contract.registry.entry import argument_schema
 from pdp.errors import UsageError
 from pdp.manifest.schema.compile import compile_schema
 
-# The tool contract document, "A real example", word for word.
+# Copied word for word from the section "A real example" of the tool contract document.
 PRINTED = {
     "subquestion_id": "Optional[str] — single subquestion ID for targeted retrieval",
     "subquestion_ids": "Optional[list[str]] — multiple IDs for parallel (skeleton-of-thoughts) retrieval",
@@ -21,7 +21,7 @@ PRINTED = {
 NULL = {"type": "null"}
 
 
-def test_the_documents_schema() -> None:
+def test_shorthand_example_of_the_tool_contract_document_is_converted() -> None:
     assert argument_schema(PRINTED, "contract") == {
         "type": "object",
         "properties": {
@@ -56,7 +56,9 @@ def test_the_documents_schema() -> None:
         ("Optional[list[int]] | str", ["a", [1], None], False),
     ],
 )
-def test_what_a_type_admits_and_what_may_be_left_out(text: str, admitted: list[Any], required: bool) -> None:
+def test_shorthand_type_sets_allowed_values_and_whether_the_argument_is_required(
+    text: str, admitted: list[Any], required: bool
+) -> None:
     validator = compile_schema(argument_schema({"x": text}, "contract"))
     tried = ["a", 1, 1.5, [1], ["a"], [[True]], {}, {"k": 1}, None, True]
 
@@ -67,7 +69,7 @@ def test_what_a_type_admits_and_what_may_be_left_out(text: str, admitted: list[A
 @pytest.mark.parametrize(
     "schema", [{"type": "object"}, {"properties": {"a": {"type": "string"}}}, {"$ref": "#/$defs/a"}]
 )
-def test_a_json_schema_stands_as_it_is(schema: dict[str, Any]) -> None:
+def test_json_schema_in_a_tool_contract_is_returned_unchanged(schema: dict[str, Any]) -> None:
     assert argument_schema(schema, "contract") == schema
 
 
@@ -85,13 +87,15 @@ KNOWN = (
         "Optional[dict[int, str]]", "Literal[1.5]", "Literal[b'x']",
     ],
 )  # fmt: skip
-def test_what_is_no_type(text: str) -> None:
+def test_unknown_shorthand_type_is_an_error(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         argument_schema({"x": text}, "c")
 
     assert str(caught.value) == f"c: schema of argument `x`: {text!r} is not a type ({KNOWN})"
 
 
-def test_what_is_no_text() -> None:
-    with pytest.raises(UsageError, match=r"^c: schema of argument `x`: must be a text such as `str — the query` \(or"):
+def test_shorthand_type_must_be_a_text() -> None:
+    with pytest.raises(
+        UsageError, match=r"^c: schema of argument `x`: must be a text such as `str — the query` \(write"
+    ):
         argument_schema({"x": 3}, "c")

@@ -1,4 +1,4 @@
-"""The registry: tools of files and of Python side by side, their functions, what a model is told, the state."""
+"""The registry takes tools from files and Python contracts, binds functions to them, and describes them to a model."""
 
 from typing import Any
 
@@ -36,20 +36,20 @@ FOR_TOOL = "the function for tool search_web:"
 READS: dict[str, Any] = {"effect_class": "read-internal", "scopes": ["search"]}
 
 
-def one(**fields: Any) -> Registry:
-    """A registry of the one contract `search_web`."""
+def search_registry(**fields: Any) -> Registry:
+    """Return a registry with only the contract `search_web`."""
     registry = Registry()
     registry.register_contract(contract(**fields), **READS)
     return registry
 
 
-def test_files_alone_give_the_manifest_that_loading_gives() -> None:
+def test_registry_from_files_has_the_loaded_manifest() -> None:
     files = EXAMPLE / "manifest.json", EXAMPLE / "governance.yaml"
 
     assert Registry.from_files(files[0], governance=files[1]).manifest == load_effective(*files)
 
 
-def test_files_and_contracts_stand_side_by_side() -> None:
+def test_registry_can_add_tool_contracts_to_a_loaded_manifest_file() -> None:
     registry = Registry.from_files(EXAMPLE / "manifest.json", version="7")
     registry.register_contract(contract(), **READS)
     entry = registry.manifest.tools["search_web"]
@@ -61,7 +61,7 @@ def test_files_and_contracts_stand_side_by_side() -> None:
     assert (entry.effect_class, entry.scopes, entry.action) == ("read-internal", ("search",), "search_web")
 
 
-def test_the_governance_file_governs_a_contract_too() -> None:
+def test_governance_file_applies_to_registered_tool_contracts() -> None:
     rules = Governance.model_validate({"actions": {"search_web": {"scopes": ["a"], "idempotency": {}}}})
     registry = Registry(governance=rules)
     registry.register_contract(contract(), scopes=["b"], risk_tier="high")
@@ -70,8 +70,8 @@ def test_the_governance_file_governs_a_contract_too() -> None:
 
 
 NO_SCOPE = (
-    "contract `search_web`: every call is a DENY (decision.nothing_allows), as no scope is stated: state `scopes` and "
-    "`effect_class` with `register_contract`, or for action `search_web` in the governance file"
+    "contract `search_web`: every call is denied (decision.nothing_allows) because it has no scopes: set `scopes` "
+    "and `effect_class` in `register_contract`, or for action `search_web` in the governance file"
 )
 
 
@@ -85,7 +85,7 @@ NO_SCOPE = (
         ({}, {"search_web": {"scopes": ["search"]}}, []),
     ],
 )
-def test_a_contract_that_no_policy_can_allow_says_so_when_it_is_registered(
+def test_registering_a_contract_without_scopes_logs_a_warning(
     fields: dict[str, Any], rules: dict[str, Any], warnings: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     registry = Registry(governance=Governance.model_validate({"actions": rules}))
@@ -98,8 +98,8 @@ def test_a_contract_that_no_policy_can_allow_says_so_when_it_is_registered(
     assert ("decision.nothing_allows" in evaluation.codes) == bool(warnings)
 
 
-def test_the_record_becomes_the_entry() -> None:
-    registry = one(
+def test_tool_contract_is_converted_to_a_manifest_entry() -> None:
+    registry = search_registry(
         invariants=[ToolInvariant("R", "Ask for something", lambda call, state, config: call["query"] != "")],
         config_params=[ToolConfigParam("mode", "Fast", str.lower)],
         state_reads=[ToolStateRead("language")],
@@ -134,17 +134,17 @@ def test_the_record_becomes_the_entry() -> None:
         ("Ask once. Ask in English.", "Ask once. Ask in English."),
     ],
 )
-def test_a_rule_that_the_description_contains_is_not_repeated(description: str, shown: str) -> None:
+def test_tool_description_for_the_model_does_not_repeat_a_rule(description: str, shown: str) -> None:
     rules = [ToolInvariant(f"R{at}", rule, lambda *_: True) for at, rule in enumerate(["Ask in English", "Ask once"])]
-    registry = one(description=description, invariants=rules)
+    registry = search_registry(description=description, invariants=rules)
 
     assert registry.all_definitions("anthropic")[0]["description"] == shown
     assert registry.check_availability()[0].description == shown
 
 
-def test_the_digest_covers_what_a_contract_says() -> None:
+def test_manifest_digest_changes_with_each_contract_field() -> None:
     def digest(**fields: Any) -> str:
-        return one(**fields).manifest.digest
+        return search_registry(**fields).manifest.digest
 
     rule = ToolInvariant("R", "A rule", lambda *_: True)
     others = [
@@ -157,13 +157,13 @@ def test_the_digest_covers_what_a_contract_says() -> None:
 
 
 def bound() -> Registry:
-    registry = one()
+    registry = search_registry()
     registry.bind("search_web", lambda query: query)
     return registry
 
 
 def in_use() -> Registry:
-    registry = one()
+    registry = search_registry()
     assert registry.manifest.tools.keys() == {"search_web"}
     return registry
 
@@ -177,33 +177,33 @@ def manifest(*names: str) -> Manifest:
     ("make", "message"),
     [
         (lambda: Registry(manifest("search_web", "search_web")),
-         "tool search_web is declared twice (names are unique: rename or remove one)"),
+         "tool search_web is declared twice (rename or remove one of them)"),
         (lambda: Registry(manifest("search_web")).register_contract(contract()),
-         "tool search_web is declared twice (names are unique: rename or remove one)"),
-        (lambda: one().bind("serch_web", print),
+         "tool search_web is declared twice (rename or remove one of them)"),
+        (lambda: search_registry().bind("serch_web", print),
          "`serch_web` is not a tool of this registry (did you mean `search_web`?)"),
         (lambda: Registry().bind("x", print),
          "`x` is not a tool of this registry (add it to a manifest, or register its contract)"),
         (
-            lambda: one().bind("search_web", "text"),  # type: ignore[arg-type]
-            "the function of search_web cannot be called (bind a function)",
+            lambda: search_registry().bind("search_web", "text"),  # type: ignore[arg-type]
+            "the function of search_web is not callable (bind a function)",
         ),
         *[
             (
-                lambda method=method: getattr(one(), method)("foo"),
-                "`foo` is not a format of a tool list (known: plain, openai, anthropic, mcp)",
+                lambda method=method: getattr(search_registry(), method)("foo"),
+                "`foo` is not a tool list format (known: plain, openai, anthropic, mcp)",
             )
             for method in ("definitions", "all_definitions")
         ],
         (lambda: bound().bind("search_web", print),
-         "search_web has a function already (one function for a tool; remove one)"),
+         "search_web has a function already (bind one function to each tool)"),
         (
             lambda: in_use().register_contract(contract("other_tool")),
-            ("contract `other_tool` comes after the manifest was made "
+            ("contract `other_tool` cannot be added: the registry has already built its manifest "
             "(register every contract before the registry is used)"),
         ),
         (lambda: Registry().register_contract(contract(), invariants=[]),
-         "contract `search_web`: `invariants` is the contract's own (state it in the contract)"),
+         "contract `search_web`: `invariants` is a field of the contract itself (set this field in the contract)"),
         (
             lambda: Registry().register_contract(
                 contract(invariants=[ToolInvariant("R", "r", lambda *_: True, print, corrects=["text"])])
@@ -213,41 +213,41 @@ def manifest(*names: str) -> Manifest:
         (
             lambda: Registry().register_contract(contract(), risk_tier="high", idempotency={"required": False},
                                                  effect_class="commit-low", compensation="undo_it"),
-            ("contract `search_web`: high risk tier without idempotency (write `idempotency: {required: true}`; or "
+            ("contract `search_web`: a tool with a high risk tier needs idempotency (write `idempotency: "
+             "{required: true}`; or "
             "declare an effect class without side effects)\n"
-            "contract `search_web`: argument `query` is the only one of a tool with effects, and any text "
-            "(not_a_tool.free_text) (state further arguments, `enum`, `pattern`, `format`, or a `maxLength` of at most "
+            "contract `search_web`: the only argument `query` of a tool with effects may be any text "
+            "(not_a_tool.free_text) (add arguments, or state `enum`, `pattern`, `format`, or a `maxLength` of at most "
             "200)"),
         ),
         (
             lambda: Registry().register_contract(contract(), scopes={"a"}),
             ("contract `search_web`: value: Type is not JSON serializable: set "
-            "(a contract's schema and fields are plain JSON)"),
+            "(use only plain JSON in a contract)"),
         ),
         (
-            lambda: one(config_params=[ToolConfigParam("mode", float("nan"))]),
-            ("contract `search_web`: config[0]: nan is not a number of JSON (a contract's schema and fields are plain "
-            "JSON)"),
+            lambda: search_registry(config_params=[ToolConfigParam("mode", float("nan"))]),
+            ("contract `search_web`: config[0]: nan is not a number of JSON (use only plain JSON in a contract)"),
         ),
         (
-            lambda: one(state_effects=[ToolStateEffect("notes", tuple, "add")]),
+            lambda: search_registry(state_effects=[ToolStateEffect("notes", tuple, "add")]),
             ("contract `search_web`: `state.effects[0].merge` must be one of replace, append, merge_dict, not `add`\n"
             "contract `search_web`: `state.effects[0].type` must be one of object, array, string, number, integer, "
             "boolean, not `tuple`"),
         ),
-        (lambda: one(config_params=[ToolConfigParam("mode"), ToolConfigParam("mode")]),
-         "contract `search_web`: config parameter `mode` is stated twice, first as number 1 (rename or remove one)"),
+        (lambda: search_registry(config_params=[ToolConfigParam("mode"), ToolConfigParam("mode")]),
+         "contract `search_web`: config parameter `mode` is declared twice, first as number 1 (rename or remove one)"),
     ],
 )  # fmt: skip
-def test_what_is_refused(make: Any, message: str) -> None:
+def test_registry_rejects_invalid_contracts_and_functions(make: Any, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         make()
 
     assert str(caught.value) == message
 
 
-def test_dispatch_is_by_name_and_does_not_ask_for_availability() -> None:
-    registry = one()
+def test_registry_finds_an_unavailable_tool_by_name() -> None:
+    registry = search_registry()
     tools = Tools(registry.manifest, {}, registry)
     assert registry.function("search_web") is None
     assert [name in tools for name in ("search_web", "absent_tool")] == [False, False]
@@ -260,7 +260,7 @@ def test_dispatch_is_by_name_and_does_not_ask_for_availability() -> None:
     assert [name in tools for name in ("search_web", "absent_tool")] == [True, False]
 
 
-def test_a_model_is_told_of_what_is_available() -> None:
+def test_model_sees_only_available_tools() -> None:
     up = [True]
     registry = Registry()
     registry.register_contract(contract("search_web"), lambda query: query, available=lambda: up[0], **READS)
@@ -281,7 +281,7 @@ def test_a_model_is_told_of_what_is_available() -> None:
 
     assert registry.definitions() == [shown]
     assert registry.definitions("plain") == [{"name": "search_web", "parameters": {"query": "string"}}]
-    assert [each["name"] for each in registry.all_definitions("mcp")] == ["other_tool", "search_web"]  # sorted
+    assert [each["name"] for each in registry.all_definitions("mcp")] == ["other_tool", "search_web"]
     assert list(registry.manifest.tools) == ["other_tool", "search_web"]
     up[0] = False
     assert registry.definitions() == []
@@ -291,14 +291,14 @@ def test_a_model_is_told_of_what_is_available() -> None:
     )
 
 
-def test_a_function_gets_state_and_config_by_name() -> None:
-    registry = one(
+def test_tool_function_gets_state_and_config_by_parameter_name() -> None:
+    registry = search_registry(
         config_params=[ToolConfigParam("mode", "fast"), ToolConfigParam("both")],
         state_reads=[ToolStateRead("language"), ToolStateRead("both")],
     )
 
     def search_web(query: str, mode: str, language: str, state: Any, config: Any, own: int = 1, **more: Any) -> None:
-        """Takes whatever there is."""
+        """A function with every type of parameter."""
 
     registry.bind("search_web", search_web)
     tool = registry.compiled.tool("search_web")
@@ -316,13 +316,13 @@ def test_a_function_gets_state_and_config_by_name() -> None:
     assert registry.inputs("search_web", {}, {}) == {"mode": None, "language": None, "state": {}, "config": {}}
 
 
-def test_what_is_not_there_leaves_a_parameter_its_default() -> None:
-    registry = one(state_reads=[ToolStateRead("language")])
+def test_parameter_keeps_its_default_if_the_state_key_is_missing() -> None:
+    registry = search_registry(state_reads=[ToolStateRead("language")])
     registry.bind("search_web", lambda query, language="en": query)
 
     assert registry.inputs("search_web", {}, {}) == {}
     assert registry.inputs("search_web", {"language": "tr"}, {}) == {"language": "tr"}
-    assert one().inputs("search_web", {"language": "tr"}, {}) == {}
+    assert search_registry().inputs("search_web", {"language": "tr"}, {}) == {}
 
 
 @pytest.mark.parametrize(
@@ -330,16 +330,22 @@ def test_what_is_not_there_leaves_a_parameter_its_default() -> None:
     [
         (
             lambda query, langage: None,
-            f"{FOR_TOOL} langage is not an argument, nor a key of its state or config (did you mean `language`?)",
+            (
+                f"{FOR_TOOL} langage is not an argument of the tool, nor a key of its state or config (did you mean "
+                f"`language`?)"
+            ),
         ),
         (
             lambda query, both: None,
-            f"{FOR_TOOL} both is a key of its state and of its config (take `state` or `config` instead)",
+            (
+                f"{FOR_TOOL} both is both a key of the tool's state and a key of its config (read the value from "
+                f"the parameter `state` or `config` instead)"
+            ),
         ),
     ],
 )
-def test_a_function_that_asks_for_what_nobody_gives(function: Any, message: str) -> None:
-    registry = one(
+def test_registry_rejects_a_function_with_an_unknown_parameter(function: Any, message: str) -> None:
+    registry = search_registry(
         config_params=[ToolConfigParam("both")], state_reads=[ToolStateRead("language"), ToolStateRead("both")]
     )
     with pytest.raises(UsageError) as caught:

@@ -1,4 +1,4 @@
-"""Another process' half of a service: the same stores, opened by the test."""
+"""Access to the stores of a running service from the test, as if the test were a second service."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -12,7 +12,7 @@ from tests.support.service import OFFICER
 
 
 class Elsewhere:
-    """Another process' half: the same stores, opened here."""
+    """Opens the stores of the service a second time, as another process would."""
 
     def __init__(self, stores: OpenStores) -> None:
         self.audit = stores.open_audit(None)
@@ -33,7 +33,6 @@ class Elsewhere:
         return approval
 
     def events(self) -> list[tuple[int, str, str | None]]:
-        """The steps that the stream has, with their numbers."""
         return [(row.seq, row.type, row.approval_id) for row in self.audit.lines(-1, 1000, approvals_only=True)]
 
 

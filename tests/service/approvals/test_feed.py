@@ -1,4 +1,4 @@
-"""The feed of approvals: every event once, in order, for readers anywhere; no look that nobody waits for."""
+"""Each reader of the feed of approval events gets every event once and in order. Several readers share one read."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ PATIENT = 600.0
 
 
 class Watched(SqlAudit):
-    """A stream that counts how often it is looked at."""
+    """An audit stream that counts how often it is read."""
 
     looks = 0
 
@@ -24,7 +24,7 @@ class Watched(SqlAudit):
         return super().lines(after, limit, approvals_only=approvals_only)
 
     def add(self, first: int, last: int) -> None:
-        """Record steps on the approvals of these numbers, between other events."""
+        """Append a grant event for each approval from `first` to `last`, and before each grant another event."""
         for number in range(first, last):
             self.append({"time": "", "type": "tool.look.dispatch"})
             self.append({"time": "", "type": "approval.granted", "approval_id": f"a{number}"})
@@ -42,7 +42,7 @@ def audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
 
 
 async def read(feed: ApprovalFeed, seq: int, last: str) -> list[str]:
-    """The approvals of all events after one number, until that of `last`."""
+    """Return the approval ids of the events after `seq`, up to `last`."""
     told: list[str] = []
     while not told or told[-1] != last:
         events = await feed.after(seq, PATIENT)
@@ -52,7 +52,7 @@ async def read(feed: ApprovalFeed, seq: int, last: str) -> list[str]:
     return told
 
 
-async def test_readers_that_begin_anywhere_are_told_each_event_once(audit: Watched) -> None:
+async def test_feed_readers_get_each_event_once_from_any_start_number(audit: Watched) -> None:
     feed = ApprovalFeed(audit, 10, asyncio.Event())
     await asyncio.to_thread(audit.add, 0, 20)
     early = asyncio.create_task(read(feed, await feed.end(), "a49"))
@@ -65,7 +65,7 @@ async def test_readers_that_begin_anywhere_are_told_each_event_once(audit: Watch
     ]  # fmt: skip
 
 
-async def test_one_approval_is_waited_for(audit: Watched) -> None:
+async def test_reader_can_wait_for_events_of_one_approval(audit: Watched) -> None:
     feed = ApprovalFeed(audit, 10, asyncio.Event())
     wait = asyncio.create_task(feed.after(await feed.end(), PATIENT, "a2"))
     await asyncio.sleep(0)
@@ -74,21 +74,21 @@ async def test_one_approval_is_waited_for(audit: Watched) -> None:
     assert await feed.after(7, 0.05, "a2") == []
 
 
-async def test_readers_share_a_look_and_nobody_looks_when_nobody_waits(audit: Watched) -> None:
+async def test_concurrent_feed_readers_share_reads_of_the_audit_stream(audit: Watched) -> None:
     feed = ApprovalFeed(audit, 10, asyncio.Event())
     assert await feed.after(-1, 0) == []
     waits = [asyncio.create_task(feed.after(-1, PATIENT)) for _ in range(50)]
     await asyncio.to_thread(audit.add, 0, 1)
     assert {tuple(await wait) for wait in waits} == {tuple(await waits[0])}
     looks = audit.looks
-    # Each of fifty would have looked for itself.
+    # The fifty readers share their reads, so the stream is read fewer than fifty times.
     assert looks < 50
     await asyncio.wait([asyncio.create_task(asyncio.sleep(0.1))])
     assert audit.looks == looks
 
 
 @pytest.mark.parametrize("stated", [10**17, 0])
-async def test_what_the_first_client_states_is_not_where_all_others_begin(audit: Watched, stated: int) -> None:
+async def test_start_number_of_one_reader_does_not_affect_other_readers(audit: Watched, stated: int) -> None:
     feed = ApprovalFeed(audit, 10, asyncio.Event())
     await asyncio.to_thread(audit.add, 0, 200)
     await feed.after(stated, 0)
@@ -99,7 +99,7 @@ async def test_what_the_first_client_states_is_not_where_all_others_begin(audit:
     assert [event.approval_id for event in await wait] == ["a200"]
 
 
-async def test_the_end_of_the_service_ends_every_wait(audit: Watched) -> None:
+async def test_shutdown_ends_every_waiting_read(audit: Watched) -> None:
     ending = asyncio.Event()
     feed = ApprovalFeed(audit, 10, ending)
     waits = [asyncio.create_task(feed.after(-1, PATIENT)) for _ in range(3)]

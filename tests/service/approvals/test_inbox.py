@@ -1,4 +1,4 @@
-"""Server-sent events of approvals, from a service that runs as a process of its own."""
+"""A service in another process sends approval events as a stream of server-sent events."""
 
 import asyncio
 import json
@@ -21,13 +21,13 @@ CLERK = {**OFFICER, "sub": "officer-9"}
 
 
 class Inbox:
-    """The events of one stream, as a client reads them: number, type, approval."""
+    """A client of one event stream. Each event has a number, a type and an approval id."""
 
     def __init__(self, lines: AsyncIterator[str]) -> None:
         self._lines = lines
 
     async def next(self) -> tuple[int, str, str] | None:
-        """The next one; None at the end of the stream."""
+        """Return the next event, or None at the end of the stream."""
         fields: dict[str, str] = {}
         async with asyncio.timeout(PATIENCE):
             async for line in self._lines:
@@ -59,7 +59,7 @@ async def inbox(running: RunningService, token: str, **headers: str) -> AsyncIte
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_an_inbox_is_told_of_each_step_in_its_order_wherever_it_was_taken(database: str, tmp_path: Path) -> None:
+async def test_event_stream_sends_events_of_all_processes_in_order(database: str, tmp_path: Path) -> None:
     with running_service(tmp_path, database) as running, elsewhere(running.store) as other:
         before = other.opened(purpose="before")
         async with inbox(running, running.token(["approve"], APPROVER)) as stream:
@@ -79,14 +79,14 @@ async def test_an_inbox_is_told_of_each_step_in_its_order_wherever_it_was_taken(
             assert [await stream.told() for _ in range(3)] == other.events()[-3:]
         assert other.approvals.get(before.id).state == "pending"
 
-        # Who proposes is told of their own alone.
+        # A requester gets only events about approvals of their own calls.
         async with inbox(running, running.token(["propose"], CLERK)) as stream:
             await asyncio.to_thread(other.opened, purpose="another")
             own = await asyncio.to_thread(other.opened, CLERK)
             assert (await stream.told())[1:] == ("approval.opened", own.id)
 
 
-async def test_an_inbox_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
+async def test_event_stream_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
     with running_service(tmp_path) as running, elsewhere(running.store) as other:
         admin = running.client(["admin"], {})
         made = admin.post("/v1/tokens", json={"name": "inbox", "scopes": ["approve"], "claims": APPROVER}).json()
@@ -94,7 +94,7 @@ async def test_an_inbox_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
             await asyncio.to_thread(other.opened)
             assert await stream.next() == other.events()[-1]
             assert admin.delete(f"/v1/tokens/{made['id']}").status_code == 204
-            # A revocation counts within seconds; what is not told then was authorised anew.
+            # The service takes seconds to notice the revocation. Until then, the stream may still send events.
             told = 0
             while await next_after(other, stream, f"step {told}") is not None:
                 told += 1
@@ -107,7 +107,7 @@ async def next_after(other: Elsewhere, stream: Inbox, purpose: str) -> tuple[int
     return await stream.next()
 
 
-async def test_an_inbox_ends_with_the_service(tmp_path: Path) -> None:
+async def test_event_stream_ends_when_the_service_stops(tmp_path: Path) -> None:
     with running_service(tmp_path) as running, elsewhere(running.store) as other:
         approval = other.opened()
         token = running.token(["approve"], APPROVER)
@@ -125,7 +125,7 @@ async def test_an_inbox_ends_with_the_service(tmp_path: Path) -> None:
         assert "Traceback" not in running.log.read_text()
 
 
-async def test_what_no_inbox_is_opened_for(tmp_path: Path) -> None:
+async def test_service_rejects_invalid_requests_for_an_event_stream(tmp_path: Path) -> None:
     with running_service(tmp_path, limits={"waiting": 1}) as running:
         client = running.client(["approve"], APPROVER)
         for last in ("x", "-1", "1" * 19, "\xb3", ""):

@@ -1,4 +1,4 @@
-"""Races over one approval, between two services on one database, which decides; the stream says which won."""
+"""Two services on one database change the same approval at once. The audit stream shows which request succeeded."""
 
 import json
 from collections import Counter
@@ -30,17 +30,17 @@ _numbers = count()
 
 
 class Race(NamedTuple):
-    """Two services as processes, and the test as a third one."""
+    """Two services in separate processes on one database, which the test also opens."""
 
     services: tuple[RunningService, RunningService]
     here: Elsewhere
 
     def clients(self, scopes: list[str], *people: dict[str, Any]) -> list[httpx.Client]:
-        """Clients of all people at both services."""
+        """Return two clients for each person: one client of each service."""
         return [service.client(scopes, claims) for claims in people for service in self.services]
 
     def asked(self) -> tuple[str, dict[str, Any]]:
-        """A wire of its own that was asked for: its approval, and what to propose again."""
+        """Propose a new wire. Return the approval's id, and the proposal, so that the test can repeat the call."""
         number = next(_numbers)
         proposal = {"tool": "initiate_wire", "arguments": {**ARGUMENTS, "reference": f"INV-{number}"}}
         wanted = {"proposal": proposal, "session": {"facts": FACTS, "idempotency_key": f"idm-{number}"}}
@@ -48,7 +48,7 @@ class Race(NamedTuple):
         return answer["approval"]["id"], wanted
 
     def steps(self, approval_id: str) -> Counter[str]:
-        """How often each step on an approval was taken, as the stream says, whose chain is verified."""
+        """Count the audit events about an approval by type, after verifying the hash chain of the stream."""
         rows = self.here.audit.lines(-1, 100_000)
         assert verify_chain([row.line.encode() for row in rows]) == len(rows)
         taken: Counter[str] = Counter()
@@ -68,12 +68,12 @@ def race(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def answers(posts: list[Callable[[], httpx.Response]]) -> Counter[object]:
-    """What the requests are answered when they are made at once: the status, and the code of an error."""
+    """Send all requests at once, and count the answers by error code, or by status if there is no error code."""
     given = [(answer.status_code, answer.json().get("error", {}).get("code")) for answer in at_once(posts)]
     return Counter(code or status for status, code in given)
 
 
-def test_of_all_who_grant_at_once_one_counts(race: Race) -> None:
+def test_only_one_of_several_simultaneous_grants_succeeds(race: Race) -> None:
     clients = race.clients(["approve"], APPROVER, VICE)
     for _ in range(2):
         approval_id, _ = race.asked()
@@ -83,7 +83,7 @@ def test_of_all_who_grant_at_once_one_counts(race: Race) -> None:
         assert len(race.here.approvals.get(approval_id).grants) == 1
 
 
-def test_of_a_quorum_each_person_counts_once(race: Race) -> None:
+def test_simultaneous_grants_of_one_person_count_once_for_the_quorum(race: Race) -> None:
     clients = race.clients(["approve"], APPROVER, VICE)
     for _ in range(2):
         approval = pending(race, time=None, quorum=2)
@@ -96,13 +96,14 @@ def test_of_a_quorum_each_person_counts_once(race: Race) -> None:
         assert (granted.state, {grant.sub for grant in granted.grants}) == ("granted", {"approver-7", "vice"})
 
 
-def test_a_grant_against_a_denial(race: Race) -> None:
+def test_approval_granted_and_denied_at_once_ends_as_denied(race: Race) -> None:
     granting, denying = race.clients(["approve"], APPROVER)
     for _ in range(2):
         approval_id, _ = race.asked()
         path = f"/v1/approvals/{approval_id}"
         given = answers([partial(granting.post, f"{path}/grant"), partial(denying.post, f"{path}/deny")])
-        # What is granted can be denied until it is used; what is denied stays so.
+        # A granted approval can be denied until a call uses the approval, but a denied approval cannot be granted. So
+        # the approval ends as denied.
         granted = given[200] - 1
         assert given == Counter({200: 1 + granted}) + Counter({"approvals.not_pending": 1 - granted})
         assert race.steps(approval_id) == +Counter(
@@ -111,7 +112,7 @@ def test_a_grant_against_a_denial(race: Race) -> None:
         assert race.here.approvals.get(approval_id).state == "denied"
 
 
-def test_a_grant_against_the_end_of_its_time(race: Race) -> None:
+def test_approval_granted_while_it_expires_ends_as_expired(race: Race) -> None:
     with elsewhere(race.services[0].store) as other:
         for _ in range(4):
             approval = pending(race, time=OPENED)
@@ -124,7 +125,7 @@ def test_a_grant_against_the_end_of_its_time(race: Race) -> None:
             )
 
 
-def test_of_all_who_use_it_at_once_one_runs(race: Race) -> None:
+def test_only_one_of_several_simultaneous_calls_uses_the_approval(race: Race) -> None:
     clients = race.clients(["propose", "assert"], OFFICER, OFFICER)
     for _ in range(2):
         approval_id, wanted = race.asked()
@@ -138,7 +139,7 @@ def test_of_all_who_use_it_at_once_one_runs(race: Race) -> None:
         assert race.here.approvals.get(approval_id).state is ApprovalState.CONSUMED
 
 
-def test_a_withdrawal_against_a_use(race: Race) -> None:
+def test_approval_withdrawn_and_used_at_once_has_one_outcome(race: Race) -> None:
     using, withdrawing = race.clients(["propose", "assert"], OFFICER)
     for _ in range(3):
         approval_id, wanted = race.asked()
@@ -154,7 +155,7 @@ def test_a_withdrawal_against_a_use(race: Race) -> None:
 
 
 def run(client: httpx.Client, wanted: dict[str, Any]) -> httpx.Response:
-    """Propose a call and, where it begins, end it, for which the others wait."""
+    """Propose a call. If the call begins, report its result, because repeated calls wait for this result."""
     answer = proposed(client, wanted)
     if answer.json()["begun"]:
         done = {"execution": {"started": True, "result": {"wire_id": "wire-1"}}}
@@ -167,7 +168,7 @@ def proposed(client: httpx.Client, wanted: dict[str, Any]) -> httpx.Response:
 
 
 def pending(race: Race, time: str | None, **approval: Any) -> Approval:
-    """An approval of a call of its own."""
+    """Propose a new call and return its pending approval."""
     purpose = f"number {next(_numbers)}"
     return race.here.approvals.open(body(time=time, purpose=purpose), entry(**approval), ["approvals.required"])
 

@@ -1,4 +1,4 @@
-"""Approvals over HTTP: who sees them, who decides, and what waits for them."""
+"""HTTP endpoints for approvals: who may see, grant, deny and withdraw approvals, and how requests wait for a grant."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ CLERK = {**OFFICER, "sub": "officer-9"}
 
 
 async def opened(served: ServedApp, *, claims: dict[str, Any] = OFFICER, **changes: Any) -> Approval:
-    """A pending approval of the worked example's wire, asked for now."""
+    """Open an approval for the wire of the payments example, and return the pending approval."""
     tenant = served.service.tenants["default"]
     evaluation = await tenant.pep.acall(wire(), session(**{"time": None, "claims": claims, **changes}))
     assert evaluation.approval is not None
@@ -28,7 +28,7 @@ def error(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
-async def test_an_approval_is_shown_as_it_is_and_decided_by_who_the_token_stands_for(tmp_path: Path) -> None:
+async def test_approval_is_shown_granted_denied_and_withdrawn(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         approval = await opened(served)
         approver, officer = served.client(["approve"], APPROVER), served.client(["propose"])
@@ -56,7 +56,7 @@ async def test_an_approval_is_shown_as_it_is_and_decided_by_who_the_token_stands
         assert error(await officer.post(f"/v1/approvals/{other.id}/withdraw")) == (409, "approvals.not_pending")
 
 
-async def test_who_may_not_is_refused(tmp_path: Path) -> None:
+async def test_service_rejects_unauthorized_grants_denials_and_withdrawals(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         path = f"/v1/approvals/{(await opened(served)).id}"
         acting = {**APPROVER, "act": {"sub": "agent:payments"}}
@@ -80,7 +80,7 @@ async def test_who_may_not_is_refused(tmp_path: Path) -> None:
         assert (await served.client(["approve"], APPROVER).get(path)).json()["state"] == "pending"
 
 
-async def test_who_proposes_for_another_subject_grants_neither_by_that_token_nor_as_that_person(tmp_path: Path) -> None:
+async def test_requester_cannot_grant_own_call_with_the_same_token_or_as_the_same_person(tmp_path: Path) -> None:
     supervisor = {**APPROVER, "iss": "https://id.example", "azp": "desk"}
     other = {**APPROVER, "sub": "approver-8", "iss": "https://id.example"}
     everything = ["propose", "assert", "approve"]
@@ -99,7 +99,7 @@ async def test_who_proposes_for_another_subject_grants_neither_by_that_token_nor
             answer = await by.post(f"/v1/approvals/{approval_id}/grant")
             return str(answer.json().get("state") or answer.json()["error"]["code"])
 
-        # The session may state what it likes of its token: who proposed is known from the request's own.
+        # The session may claim any `jti` and `azp`. Therefore, the service takes the requester from the access token.
         own = (await asked(first, "k-1", jti="other", azp="other"))["approval"]["id"]
         for by, expected in (
             (first, "approvals.requester"), (again, "approvals.requester"), (machine, "approvals.not_an_approver"),
@@ -112,13 +112,13 @@ async def test_who_proposes_for_another_subject_grants_neither_by_that_token_nor
         assert await granted(free, (await asked(free, "k-3", sub="officer-9"))["approval"]["id"]) == (
             "approvals.requester"
         )
-        # Who grants what others ask does not run it either.
+        # A person who granted the call of another requester cannot run this call.
         assert await granted(colleague, own) == "granted"
         assert (await asked(colleague, "k-1", jti="other", azp="other"))["verdict"] == "STEP_UP"
         assert (await asked(again, "k-1", jti="other", azp="other"))["begun"] is True
 
 
-async def test_who_proposes_sees_their_own_alone(tmp_path: Path) -> None:
+async def test_requester_sees_only_own_approvals(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         own, others = await opened(served), await opened(served, claims=CLERK)
         officer, clerk = served.client(["propose"]), served.client(["propose"], CLERK)
@@ -141,7 +141,7 @@ async def test_who_proposes_sees_their_own_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_a_list_comes_page_by_page(database: str, tmp_path: Path) -> None:
+async def test_approvals_are_listed_in_pages(database: str, tmp_path: Path) -> None:
     async with service(tmp_path, database) as served:
         approvals = [await opened(served, purpose=str(number), run_id=f"run-{number % 2}") for number in range(5)]
         approver = served.client(["approve"], APPROVER)
@@ -187,7 +187,7 @@ BAD: list[tuple[str, str, Any]] = [
 ]
 
 
-async def test_what_is_not_of_the_contract_is_a_bad_request(tmp_path: Path) -> None:
+async def test_malformed_approval_requests_are_rejected(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         approval = await opened(served)
         client = served.client(["approve", "propose"], APPROVER)
@@ -203,7 +203,9 @@ async def test_what_is_not_of_the_contract_is_a_bad_request(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_who_waits_is_answered_when_it_is_decided(database: str, tmp_path: Path) -> None:
+async def test_request_that_waits_for_an_approval_is_answered_when_the_approval_is_decided(
+    database: str, tmp_path: Path
+) -> None:
     async with service(tmp_path, database) as served:
         approval, other = await opened(served), await opened(served, purpose="another")
         officer, approver = served.client(["propose"]), served.client(["approve"], APPROVER)
@@ -219,7 +221,7 @@ async def test_who_waits_is_answered_when_it_is_decided(database: str, tmp_path:
         assert again.json() == granted.json()
 
 
-async def test_one_token_leaves_places_to_the_others(tmp_path: Path) -> None:
+async def test_one_token_cannot_use_all_slots_for_waiting_requests(tmp_path: Path) -> None:
     async with service(tmp_path, limits={"waiting": 4}) as served:
         approval = await opened(served)
         client, other = (served.client(["approve"], APPROVER) for _ in range(2))
@@ -235,7 +237,7 @@ async def test_one_token_leaves_places_to_the_others(tmp_path: Path) -> None:
         assert [(await wait).json()["state"] for wait in rest] == ["denied"] * 3
 
 
-async def test_who_waits_with_a_token_that_is_revoked_is_told_nothing(tmp_path: Path) -> None:
+async def test_request_that_waits_for_an_approval_fails_when_its_token_is_revoked(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         approval = await opened(served)
         client, admin = served.client(["approve"], APPROVER), served.client()
@@ -248,9 +250,7 @@ async def test_who_waits_with_a_token_that_is_revoked_is_told_nothing(tmp_path: 
         assert error(await wait) == (401, "service.unauthenticated")
 
 
-async def test_what_is_over_is_expired_whether_or_not_the_store_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_overdue_approval_is_shown_as_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with service(tmp_path) as served:
         approval = await opened(served)
         client = served.client(["approve"], APPROVER)

@@ -1,4 +1,4 @@
-"""What a service does by itself: what is over is recorded as expired, and what fails is tried again."""
+"""A background task of the service marks overdue approvals as expired. A failed task is repeated."""
 
 import asyncio
 from pathlib import Path
@@ -14,21 +14,21 @@ from tests.support.service import service
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_what_is_over_is_expired_and_recorded_once_by_two_services(database: str, tmp_path: Path) -> None:
+async def test_only_one_of_two_services_expires_an_overdue_approval(database: str, tmp_path: Path) -> None:
     url = empty_database(database, tmp_path)
     OpenStores(url, upgrade=True).close()
     with elsewhere(url) as other:
         over = other.approvals.open(body(time=OPENED), entry(), ["approvals.required"])
         open_one = other.opened()
         async with service(tmp_path, url=url), service(tmp_path, url=url):
-            # Not by a request: nobody asks for it.
+            # No request asks for the approval, so only the sweep can expire it.
             assert await asyncio.to_thread(until, lambda: other.approvals.get(over.id).state == "expired")
         assert other.approvals.get(open_one.id).state == "pending"
         taken = [step for _, step, of in other.events() if of == over.id]
         assert taken[:2] == ["approval.opened", "approval.expired"]
 
 
-async def test_a_sweep_that_fails_is_tried_again(
+async def test_service_repeats_a_failed_background_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("pdp.service.approvals.sweep._AFTER_FAULT", 0.01)
@@ -40,7 +40,7 @@ async def test_a_sweep_that_fails_is_tried_again(
         with database.write() as connection:
             connection.exec_driver_sql("ALTER TABLE pdp_approvals RENAME TO away")
         async with service(tmp_path, url=url):
-            assert await asyncio.to_thread(until, lambda: "what a service does by itself failed" in caplog.text)
+            assert await asyncio.to_thread(until, lambda: "a background task failed" in caplog.text)
             with database.write() as connection:
                 connection.exec_driver_sql("ALTER TABLE away RENAME TO pdp_approvals")
             assert await asyncio.to_thread(until, lambda: other.approvals.get(over.id).state == "expired")

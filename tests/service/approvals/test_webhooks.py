@@ -1,4 +1,4 @@
-"""Signed messages about approvals, as a receiver gets them."""
+"""Webhook messages about approvals are signed, delivered in order, and sent only to allowed addresses."""
 
 import asyncio
 import base64
@@ -32,7 +32,7 @@ SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 
 
 class Message(NamedTuple):
-    """What a receiver got."""
+    """A webhook message that the receiver got."""
 
     id: str
     body: dict[str, Any]
@@ -41,7 +41,7 @@ class Message(NamedTuple):
 
 
 class Receiver:
-    """Another system that verifies what it gets; `answers`: statuses of the first answers, which are 204 afterwards."""
+    """An HTTP server that verifies message signatures. It answers with the statuses in `answers`, then with 204."""
 
     def __init__(self, *answers: int, tls: ssl.SSLContext | None = None) -> None:
         self.messages: queue.Queue[Message] = queue.Queue()
@@ -98,7 +98,7 @@ def webhook(url: str, **changes: Any) -> dict[str, Any]:
 
 
 def messages_of(served: ServedApp) -> list[dict[str, Any]]:
-    """What is to be sent of the stream, in its order."""
+    """Return the messages that the receiver should get for the events of the audit stream, in order."""
     rows = served.service.tenants["default"].stream.lines(-1, 100, approvals_only=True)
     return [
         {"type": row.type, "approval_id": row.approval_id, "seq": row.seq, "time": json.loads(row.line)["time"]}
@@ -107,7 +107,7 @@ def messages_of(served: ServedApp) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_each_step_is_sent_once_in_its_order_by_one_of_two_services(database: str, tmp_path: Path) -> None:
+async def test_only_one_of_two_services_sends_each_webhook_event(database: str, tmp_path: Path) -> None:
     url = empty_database(database, tmp_path)
     with Receiver() as receiver:
         tenants = {"default": tenant_on(url, webhooks=[webhook(receiver.url + "/hook")])}
@@ -119,7 +119,8 @@ async def test_each_step_is_sent_once_in_its_order_by_one_of_two_services(databa
                 await approver.post(f"/v1/approvals/{approval.id}/grant")
                 await approver.post(f"/v1/approvals/{approval.id}/deny")
                 sent = [await receiver.next() for _ in range(3)]
-            # Whichever sent before, one of them is there.
+            # Only one service is still running. It must send the next messages, even if the other service sent the
+            # earlier messages.
             other = await opened(second, purpose="another")
             sent.append(await receiver.next())
             expected = messages_of(second)
@@ -134,7 +135,7 @@ async def test_each_step_is_sent_once_in_its_order_by_one_of_two_services(databa
 
 
 async def until_held(served: ServedApp) -> None:
-    """Wait until a webhook begins: with what happens from then on."""
+    """Wait until a service has taken over the webhook, because no messages are sent about events before that."""
     database = served.service.tenants["default"].stores.webhooks._database
 
     def rows() -> int:
@@ -144,7 +145,7 @@ async def until_held(served: ServedApp) -> None:
     assert await asyncio.to_thread(until, rows)
 
 
-async def test_what_fails_is_sent_again_and_no_redirect_is_followed(tmp_path: Path) -> None:
+async def test_failed_webhook_delivery_is_repeated_and_follows_no_redirects(tmp_path: Path) -> None:
     with Receiver(500, 302, 307, 410) as receiver:
         tenants = {"default": tenant_on(url := empty_database("sqlite", tmp_path), webhooks=[webhook(receiver.url)])}
         async with service(tmp_path, url=url, tenants=tenants) as served:
@@ -154,7 +155,7 @@ async def test_what_fails_is_sent_again_and_no_redirect_is_followed(tmp_path: Pa
         assert {(message.id, message.path) for message in sent} == {(sent[0].id, "/")}
 
 
-async def test_what_is_given_up_is_logged_and_the_next_step_is_sent(
+async def test_undeliverable_webhook_event_is_logged_and_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Receiver(*[503] * 10) as receiver:
@@ -165,12 +166,14 @@ async def test_what_is_given_up_is_logged_and_the_next_step_is_sent(
             sent = [await receiver.next() for _ in range(11)]
         assert [message.body["approval_id"] for message in sent] == [first.id] * 10 + [second.id]
     [record] = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert record.getMessage() == f"event {sent[0].body['seq']} is not delivered to 127.0.0.1: the answer is 503"
+    assert (
+        record.getMessage() == f"event {sent[0].body['seq']} was not delivered to 127.0.0.1: the receiver answered 503"
+    )
     assert SECRET not in caplog.text
 
 
 @pytest.mark.parametrize(("name", "delivered"), [("inbox.example", True), ("other.example", False)])
-async def test_the_name_is_resolved_once_and_its_certificate_is_checked_at_the_address(
+async def test_webhook_host_is_resolved_once_and_its_certificate_is_verified(
     name: str, delivered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     resolved: list[str] = []
@@ -194,7 +197,7 @@ async def test_the_name_is_resolved_once_and_its_certificate_is_checked_at_the_a
             if delivered:
                 assert (await receiver.next()).host == f"inbox.example:{receiver.port}"
             else:
-                assert await asyncio.to_thread(until, lambda: "is not delivered to inbox.example" in caplog.text)
+                assert await asyncio.to_thread(until, lambda: "was not delivered to inbox.example" in caplog.text)
         assert resolved == ["inbox.example"]
         assert receiver.messages.empty()
 
@@ -219,7 +222,7 @@ def tls_of(folder: Path) -> ssl.SSLContext:
         ("[fd12:3456::1]", False, True),
         ("169.254.169.254", False, False),
         ("[fe80::1]", False, False),
-        ("0.0.0.0", False, False),  # noqa: S104 - no binding
+        ("0.0.0.0", False, False),  # noqa: S104 - only an address to check
         ("[::]", False, False),
         ("100.64.0.1", False, False),
         ("192.0.2.1", False, False),
@@ -237,22 +240,22 @@ def tls_of(folder: Path) -> ssl.SSLContext:
         ("[2001:db8::1]", False, False),
     ],
 )
-async def test_to_which_addresses_messages_are_sent(address: str, public: bool, private: bool) -> None:
+async def test_webhook_messages_are_sent_only_to_allowed_addresses(address: str, public: bool, private: bool) -> None:
     url = httpx.URL(f"https://{address}/")
     for allowed, with_private in ((public, False), (private, True)):
         if allowed:
             assert len(await checked_addresses(url, private=with_private)) == 1
         else:
-            with pytest.raises(WebhookError, match="to which nothing is sent"):
+            with pytest.raises(WebhookError, match="which is not allowed"):
                 await checked_addresses(url, private=with_private)
 
 
-async def test_one_address_that_is_refused_refuses_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_webhook_host_with_one_forbidden_address_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     def both(*_: Any, **__: Any) -> Any:
         return [(socket.AF_INET, 1, 6, "", ("93.184.216.34", 443)), (socket.AF_INET, 1, 6, "", ("10.0.0.1", 443))]
 
     monkeypatch.setattr(socket, "getaddrinfo", both)
-    with pytest.raises(WebhookError, match=r"inbox.example is 10\.0\.0\.1, to which nothing is sent"):
+    with pytest.raises(WebhookError, match=r"inbox.example has the address 10\.0\.0\.1, which is not allowed"):
         await checked_addresses(httpx.URL("https://inbox.example"), private=False)
     assert await checked_addresses(httpx.URL("https://inbox.example"), private=True) == ["93.184.216.34", "10.0.0.1"]
 
@@ -275,14 +278,16 @@ async def test_one_address_that_is_refused_refuses_the_name(monkeypatch: pytest.
         {"events": []},
     ],
 )
-def test_what_no_webhook_is_configured_with(changes: dict[str, Any]) -> None:
+def test_invalid_webhook_settings_are_rejected(changes: dict[str, Any]) -> None:
     WebhookSettings.model_validate(webhook("https://example.com/"))
     with pytest.raises(ValidationError):
         WebhookSettings.model_validate({**webhook("https://example.com/"), **changes})
 
 
 @pytest.mark.parametrize("database", DATABASES)
-def test_one_process_holds_a_webhook_until_its_time_is_over(database: str, tmp_path: Path) -> None:
+def test_only_one_process_sends_a_webhook_until_the_lease_of_that_process_expires(
+    database: str, tmp_path: Path
+) -> None:
     with Database.open(empty_database(database, tmp_path), upgrade=True) as opened_database:
         webhooks = SqlWebhooks(opened_database)
         assert webhooks.hold("a", 0, 160.5, 100, 7) == 7

@@ -1,4 +1,4 @@
-"""A service whose policy knows a directory, and clients of it."""
+"""Fixtures for the AuthZEN tests: a service with a directory of subjects and resources, and a client of the service."""
 
 import json
 from collections.abc import AsyncIterator
@@ -24,17 +24,16 @@ async def served(tmp_path: Path) -> AsyncIterator[ServedApp]:
 
 @pytest.fixture
 def client(served: ServedApp) -> httpx.AsyncClient:
-    """Of an enforcement point that may ask for everybody."""
+    """Return a client whose token may ask for decisions about any subject."""
     return served.client(["decide", "assert"], {})
 
 
 def events(served: ServedApp) -> list[dict[str, Any]]:
-    """The record of the tenant so far."""
     lines: Any = served.service.tenants["default"].pep.audit
     return [json.loads(row.line) for row in lines.lines(-1, 1000)]
 
 
 def lose_the_stream(served: ServedApp) -> None:
-    """Let nothing be recorded any more."""
+    """Drop the table of audit events, so that the service cannot record events."""
     with Database.open(served.service.settings.tenants["default"].store) as database, database.write() as connection:
         connection.exec_driver_sql("DROP TABLE pdp_audit")

@@ -1,4 +1,4 @@
-"""Questions of AuthZEN clients about the payments example, and a directory of who and what there is."""
+"""AuthZEN requests about the payments example, and a directory of subjects and resources."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from tests.support.payments import ARGUMENTS, BUNDLE, EXAMPLE
 from tests.support.service import OFFICER
 
 SCOPED = {"scopes": sorted(OFFICER["emts"]), "limits": OFFICER["limits"]}
-"""The officer's properties, as the claims give them."""
+"""The properties of the officer in a request, equal to the properties that the officer's claims give."""
 
 ME = {"type": "user", "id": "officer-123"}
 PAYEE = {"type": "wire_payment", "id": "bene-acme-441"}
@@ -33,7 +33,7 @@ DIRECTORY = {
 
 
 def wire(amount: float = 20000, **changes: Any) -> dict[str, Any]:
-    """The officer's question about a wire, to the resource that it is about."""
+    """Return an evaluation request in which the officer wants to wire an amount to the payee."""
     payee = (changes.get("resource") or {}).get("id") or PAYEE["id"]
     context = {
         "arguments": {**ARGUMENTS, "amount": amount, "beneficiary_id": payee},
@@ -45,7 +45,7 @@ def wire(amount: float = 20000, **changes: Any) -> dict[str, Any]:
 
 
 def project_in(folder: Path, data: dict[str, Any] = DIRECTORY) -> Path:
-    """A project file of the payments example, with a directory."""
+    """Write a project file of the payments example. The project includes the directory."""
     (folder / "directory.json").write_text(json.dumps(data))
     file = folder / "pdp.yaml"
     stated = {

@@ -1,4 +1,4 @@
-"""One request and several, as AuthZEN 1.0 says (sections 5 to 7 and 10)."""
+"""Single and batch evaluations follow sections 5 to 7 and 10 of AuthZEN 1.0."""
 
 import asyncio
 import json
@@ -35,9 +35,7 @@ EXCEEDED = {
 }  # fmt: skip
 
 
-async def test_an_allow_is_true_and_nothing_else_and_is_recorded_before_the_answer(
-    served: ServedApp, client: httpx.AsyncClient
-) -> None:
+async def test_evaluation_answers_allow_with_true_and_records_it(served: ServedApp, client: httpx.AsyncClient) -> None:
     answer = await client.post(EVALUATION, json=wire(), headers={"X-Request-ID": "req-7"})
 
     assert (answer.status_code, answer.json()) == (200, {"decision": True})
@@ -66,7 +64,7 @@ async def test_an_allow_is_true_and_nothing_else_and_is_recorded_before_the_answ
     }  # fmt: skip
 
 
-async def test_a_step_up_is_false_with_reason_and_where_an_approval_is_asked_for(
+async def test_evaluation_answers_step_up_with_false_reasons_and_approval_endpoint(
     client: httpx.AsyncClient,
 ) -> None:
     answer = (await client.post(EVALUATION, json=wire(47500))).json()
@@ -103,7 +101,7 @@ REJECTED = {
 }
 
 
-async def test_a_call_that_a_proposal_would_be_rejected_for_is_false(
+async def test_evaluation_denies_a_call_that_violates_its_contract(
     served: ServedApp, client: httpx.AsyncClient
 ) -> None:
     for changes, place in REJECTED.values():
@@ -122,7 +120,9 @@ async def test_a_call_that_a_proposal_would_be_rejected_for_is_false(
     assert [event["verdict"] for event in events(served)] == ["DENY", "DENY", "ALLOW"] * len(REJECTED)
 
 
-async def test_a_permit_without_arguments_says_that_they_were_not_checked(client: httpx.AsyncClient) -> None:
+async def test_evaluation_without_call_arguments_says_that_arguments_and_resource_are_unchecked(
+    client: httpx.AsyncClient,
+) -> None:
     lookup = {"subject": ME, "action": {"name": "lookup_beneficiary"}, "resource": PAYEE}
     unchecked = {"decision": True, "context": {"unchecked": ["arguments", "resource"]}}
 
@@ -133,7 +133,7 @@ async def test_a_permit_without_arguments_says_that_they_were_not_checked(client
     assert not (await client.post(EVALUATION, json=whole | {"resource": PAYEE})).json()["decision"]
 
 
-async def test_values_that_a_call_leaves_out_cannot_be_stated_of_its_resource(tmp_path: Path) -> None:
+async def test_evaluation_denies_a_resource_that_contradicts_the_call_arguments(tmp_path: Path) -> None:
     manifest, governance = (read_document(EXAMPLE / name).value for name in ("manifest.json", "governance.yaml"))
     manifest["tools"][2]["schema"]["properties"]["owner"] = {"type": "string"}
     governance["actions"]["initiate_wire"]["resource"]["owner"] = "$arguments.owner"
@@ -156,7 +156,9 @@ async def test_values_that_a_call_leaves_out_cannot_be_stated_of_its_resource(tm
         assert refused["context"]["reasons"][0]["message"] == "initiate_wire: resource.owner differs from the arguments"
 
 
-async def test_what_the_manifest_maps_is_filled_in(client: httpx.AsyncClient) -> None:
+async def test_evaluation_adds_context_fields_that_the_manifest_maps_from_the_arguments(
+    client: httpx.AsyncClient,
+) -> None:
     body = wire(47500)
     body["context"]["amount"] = 47500
 
@@ -164,7 +166,7 @@ async def test_what_the_manifest_maps_is_filled_in(client: httpx.AsyncClient) ->
     assert (await client.post(EVALUATION, json=wire(47500))).json()["context"]["reasons"] == stated == [EXCEEDED]
 
 
-async def test_without_assert_the_subject_is_the_tokens_own_with_the_claims_properties(served: ServedApp) -> None:
+async def test_evaluation_of_another_subject_requires_the_scope_assert(served: ServedApp) -> None:
     own = served.client(["decide"], OFFICER)
     boast = {**ME, "properties": {"limits": {"wire.auto_approved": 1e9}}}
 
@@ -176,11 +178,11 @@ async def test_without_assert_the_subject_is_the_tokens_own_with_the_claims_prop
         (ME, served.client(["decide"], {})),
     ):
         answer = await client.post(EVALUATION, json=wire(subject=subject))
-        why = "the token stands for no person" if subject is ME else "the subject is somebody else"
+        why = "the token has no subject" if subject is ME else "the subject is not that of the token"
         assert (answer.status_code, answer.json()) == (403, why)
 
 
-async def test_the_directory_fills_what_a_request_does_not_state(client: httpx.AsyncClient) -> None:
+async def test_directory_adds_missing_properties_of_subject_and_resource(client: httpx.AsyncClient) -> None:
     async def decision(**changes: Any) -> Any:
         return (await client.post(EVALUATION, json=wire(**changes))).json()["decision"]
 
@@ -195,18 +197,18 @@ async def test_the_directory_fills_what_a_request_does_not_state(client: httpx.A
 
 
 MISTYPED: list[tuple[dict[str, Any], str]] = [
-    ({"subject": None}, "subject has to be an object"),
+    ({"subject": None}, "subject must be an object"),
     ({"subject": {"type": "user"}}, "subject.id is missing"),
-    ({"subject": {"type": "user", "id": 7}}, "subject.id has to be a text"),
-    ({"subject": {**ME, "properties": []}}, "subject.properties has to be an object"),
-    ({"action": {"name": 123}}, "action.name has to be a text"),
-    ({"action": "fly"}, "action has to be an object"),
+    ({"subject": {"type": "user", "id": 7}}, "subject.id must be a text"),
+    ({"subject": {**ME, "properties": []}}, "subject.properties must be an object"),
+    ({"action": {"name": 123}}, "action.name must be a text"),
+    ({"action": "fly"}, "action must be an object"),
     ({"resource": {"id": "x"}}, "resource.type is missing"),
-    ({"context": "x"}, "context has to be an object"),
+    ({"context": "x"}, "context must be an object"),
 ]
 
 
-async def test_what_is_mistyped_missing_or_only_the_services_is_400_as_a_text(client: httpx.AsyncClient) -> None:
+async def test_evaluation_rejects_mistyped_missing_and_reserved_fields(client: httpx.AsyncClient) -> None:
     for changes, message in MISTYPED:
         for path in (EVALUATION, EVALUATIONS):
             answer = await client.post(path, json=wire(**changes), headers={"X-Request-ID": "e"})
@@ -216,16 +218,16 @@ async def test_what_is_mistyped_missing_or_only_the_services_is_400_as_a_text(cl
         assert (answer.status_code, answer.json()) == (400, f"{name} is missing")
     for name in ("approval", "call_digest", "flow", "spent", "time"):
         answer = await client.post(EVALUATION, json=wire(context={**wire()["context"], name: None}))
-        assert (answer.status_code, answer.json()) == (400, f"context.{name} is the service's to state")
+        assert (answer.status_code, answer.json()) == (400, f"context.{name} is set by the service")
 
 
-async def test_what_is_no_json_is_400(client: httpx.AsyncClient) -> None:
+async def test_evaluation_rejects_a_body_that_is_not_json(client: httpx.AsyncClient) -> None:
     for content, kind in ((b"{}", "text/plain"), (b"{", "application/json"), (b"", "application/json")):
         answer = await client.post(EVALUATION, content=content, headers={"Content-Type": kind})
         assert (answer.status_code, type(answer.json())) == (400, str)
 
 
-async def test_unknown_fields_are_ignored_at_every_level(client: httpx.AsyncClient) -> None:
+async def test_evaluation_ignores_unknown_fields_at_every_level(client: httpx.AsyncClient) -> None:
     body = wire(47500) | {"evaluations": [{}], "x": 1}
     for name in ("subject", "action", "resource"):
         body[name] = body[name] | {"unknown": {}}
@@ -235,14 +237,16 @@ async def test_unknown_fields_are_ignored_at_every_level(client: httpx.AsyncClie
     assert [reason["code"] for reason in answer["context"]["reasons"]] == ["limits.exceeded"]
 
 
-async def test_no_or_a_foreign_token_is_401_and_another_scope_403(served: ServedApp) -> None:
+async def test_evaluation_answers_401_to_an_invalid_token_and_403_to_a_missing_scope(served: ServedApp) -> None:
     for token in ("", "pdp_x"):
         answer = await served.client(token=token).post(EVALUATION, json=wire())
         assert (answer.status_code, answer.headers["www-authenticate"][:6]) == (401, "Bearer")
     assert (await served.client(["propose"]).post(EVALUATION, json=wire())).status_code == 403
 
 
-async def test_items_override_whole_entities_and_inherit_the_rest(served: ServedApp, client: httpx.AsyncClient) -> None:
+async def test_batch_item_overrides_default_subject_action_or_resource(
+    served: ServedApp, client: httpx.AsyncClient
+) -> None:
     items = [{}, {"action": FLY}, {"context": {}}, {"subject": {"type": "user", "id": "clerk-1"}}, wire(47500)]
 
     answer = (await client.post(EVALUATIONS, json={**wire(), "evaluations": items})).json()
@@ -261,9 +265,7 @@ async def test_items_override_whole_entities_and_inherit_the_rest(served: Served
     ]
 
 
-async def test_an_item_that_cannot_be_asked_is_false_and_the_others_are_answered(
-    served: ServedApp, client: httpx.AsyncClient
-) -> None:
+async def test_malformed_batch_item_is_answered_with_false(served: ServedApp, client: httpx.AsyncClient) -> None:
     body = {name: value for name, value in wire().items() if name != "action"}
 
     answer = await client.post(EVALUATIONS, json={**body, "evaluations": [{}, {"action": WIRE}, {"action": {}}]})
@@ -298,7 +300,9 @@ BATCHES: list[tuple[str, list[Any], list[bool]]] = [
 ]
 
 
-async def test_a_batch_ends_with_the_item_that_stops_it(served: ServedApp, client: httpx.AsyncClient) -> None:
+async def test_batch_stops_early_if_evaluations_semantic_requires_it(
+    served: ServedApp, client: httpx.AsyncClient
+) -> None:
     for semantic, items, decisions in BATCHES:
         before = len(events(served))
         body = {**wire(), "evaluations": items, "options": {"evaluations_semantic": semantic, "other": 1}}
@@ -308,14 +312,14 @@ async def test_a_batch_ends_with_the_item_that_stops_it(served: ServedApp, clien
 
 
 @pytest.mark.parametrize("absent", [{}, {"evaluations": []}])
-async def test_without_items_it_is_one_evaluation(client: httpx.AsyncClient, absent: dict[str, Any]) -> None:
+async def test_batch_without_items_is_answered_as_a_single_request(
+    client: httpx.AsyncClient, absent: dict[str, Any]
+) -> None:
     assert (await client.post(EVALUATIONS, json=wire() | absent)).json() == {"decision": True}
     assert (await client.post(EVALUATIONS, json=absent)).status_code == 400
 
 
-async def test_a_batch_that_is_malformed_or_too_long_is_refused_whole(
-    served: ServedApp, client: httpx.AsyncClient
-) -> None:
+async def test_malformed_or_too_long_batch_is_rejected(served: ServedApp, client: httpx.AsyncClient) -> None:
     malformed: list[tuple[dict[str, Any], int]] = [
         ({"evaluations": {}}, 400), ({"evaluations": [1]}, 400), ({"evaluations": [{}], "options": []}, 400),
         ({"evaluations": [{}], "options": {"evaluations_semantic": "any"}}, 400),
@@ -327,7 +331,7 @@ async def test_a_batch_that_is_malformed_or_too_long_is_refused_whole(
     assert events(served) == []
 
 
-async def test_what_a_batch_comes_to_when_each_question_is_whole_is_bounded(client: httpx.AsyncClient) -> None:
+async def test_batch_with_too_large_total_size_is_rejected(client: httpx.AsyncClient) -> None:
     shared = {**wire()["context"], "note": "x" * 900_000}
 
     answer = (await client.post(EVALUATIONS, json=wire(context=shared) | {"evaluations": [{}] * 20})).json()
@@ -335,13 +339,13 @@ async def test_what_a_batch_comes_to_when_each_question_is_whole_is_bounded(clie
     assert errors == [None] * 5 + [413] * 15
 
 
-async def test_a_default_that_no_item_uses_may_be_empty(client: httpx.AsyncClient) -> None:
+async def test_batch_default_that_every_item_overrides_may_be_empty(client: httpx.AsyncClient) -> None:
     body = wire(resource={}) | {"evaluations": [{"resource": PAYEE}]}
 
     assert (await client.post(EVALUATIONS, json=body)).json() == {"evaluations": [{"decision": True}]}
 
 
-async def test_a_hundred_are_answered_in_their_order_and_recorded_as_one_chain(
+async def test_batch_of_100_items_is_answered_and_recorded_in_order(
     served: ServedApp, client: httpx.AsyncClient
 ) -> None:
     items = [{"context": {**wire(24950 + at)["context"]}} for at in range(100)]
@@ -354,15 +358,15 @@ async def test_a_hundred_are_answered_in_their_order_and_recorded_as_one_chain(
     assert len({event["decision_id"] for event in recorded}) == 300
 
 
-async def test_what_cannot_be_recorded_is_not_answered(served: ServedApp, client: httpx.AsyncClient) -> None:
+async def test_evaluation_fails_if_it_cannot_be_recorded(served: ServedApp, client: httpx.AsyncClient) -> None:
     lose_the_stream(served)
 
     for path, body in ((EVALUATION, wire()), (EVALUATIONS, wire() | {"evaluations": [{}, {}]})):
         answer = await client.post(path, json=body)
-        assert (answer.status_code, answer.json()) == (503, "a store or engine cannot be used")
+        assert (answer.status_code, answer.json()) == (503, "a store or engine is unavailable")
 
 
-async def test_an_engine_that_gives_no_decision_is_a_deny(served: ServedApp, client: httpx.AsyncClient) -> None:
+async def test_evaluation_is_denied_if_the_engine_fails(served: ServedApp, client: httpx.AsyncClient) -> None:
     served.service.tenants["default"].pep.engine.close()
 
     answer = (await client.post(EVALUATION, json=wire())).json()
@@ -372,7 +376,9 @@ async def test_an_engine_that_gives_no_decision_is_a_deny(served: ServedApp, cli
         assert (item["decision"], item["context"]["reasons"][0]["code"]) == (False, "engine.unavailable")
 
 
-async def test_an_older_release_than_has_decided_before_is_a_deny(served: ServedApp, client: httpx.AsyncClient) -> None:
+async def test_evaluation_is_denied_if_the_bundle_is_older_than_a_known_one(
+    served: ServedApp, client: httpx.AsyncClient
+) -> None:
     newer = Decision(Verdict.ALLOW, (), (), "decision-1", "sha256:newer", 1_000_000)
     assert not served.service.tenants["default"].pep.newest.is_stale(newer)
 

@@ -1,4 +1,4 @@
-"""Another policy than the baseline behind the endpoints: AuthZEN's Todo scenario."""
+"""The AuthZEN endpoints work with a policy that is not about tool calls: the Todo scenario of AuthZEN."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -51,7 +51,7 @@ Opened = Callable[..., AbstractAsyncContextManager[ServedApp]]
 
 @pytest.fixture
 def url(opa: Path) -> Iterator[str]:
-    """Where an OPA with the policy is."""
+    """Run an OPA with the Todo policy and return its URL."""
     bundle = Bundle("todo", 0, b"", DATA, {"custom/todo.rego": POLICY.read_text()}, 0)
     with local_opa(opa, bundle=bundle) as running:
         yield running.url
@@ -88,7 +88,7 @@ PERMITTED = [
 ]  # fmt: skip
 
 
-async def test_the_todo_scenario_one_by_one_and_boxcarred(opened: Opened) -> None:
+async def test_authzen_todo_scenario_passes_as_single_requests_and_as_a_batch(opened: Opened) -> None:
     async with opened() as served:
         client = _client(served)
         asked = [_asked(who, action, owner) for who, action, owner, _ in PERMITTED]
@@ -103,7 +103,7 @@ async def test_the_todo_scenario_one_by_one_and_boxcarred(opened: Opened) -> Non
         ] * 2
 
 
-async def test_what_the_caller_states_reaches_the_policy_as_it_is(opened: Opened) -> None:
+async def test_separately_configured_policy_gets_the_authzen_request_unchanged(opened: Opened) -> None:
     async with opened() as served:
         asked = _asked("beth", "can_update_todo", context={"time": "1985-10-26T01:22-07:00", "approval": 1})
         asked["subject"]["properties"] = {"roles": ["evil_genius"]}
@@ -111,7 +111,9 @@ async def test_what_the_caller_states_reaches_the_policy_as_it_is(opened: Opened
         assert (await _client(served).post("/access/v1/evaluation", json=asked)).json() == {"decision": True}
 
 
-async def test_an_entrypoint_may_state_a_context_or_a_verdict_and_be_undefined(opened: Opened) -> None:
+async def test_custom_policy_entrypoint_may_return_a_context_or_only_a_boolean_but_not_an_invalid_answer(
+    opened: Opened,
+) -> None:
     async with opened("custom/todo/access") as served:
         answer = await _client(served).post("/access/v1/evaluation", json=_asked("morty", "can_delete_todo"))
         assert answer.json() == {"decision": False, "context": {"roles": ["editor"]}}
@@ -124,7 +126,7 @@ async def test_an_entrypoint_may_state_a_context_or_a_verdict_and_be_undefined(o
         assert [reason["code"] for reason in answer.json()["context"]["reasons"]] == ["engine.answer_invalid"]
 
 
-async def test_searches_ask_the_directory_or_the_rules_that_are_named(opened: Opened) -> None:
+async def test_search_uses_the_directory_or_configured_rules(opened: Opened) -> None:
     async def found(client: httpx.AsyncClient, kind: str, who: str, action: str) -> Any:
         asked = {**_asked(who, action), kind: {"type": {"subject": "user"}.get(kind, "todo"), "id": "ignored"}}
         if kind == "action":
@@ -140,7 +142,7 @@ async def test_searches_ask_the_directory_or_the_rules_that_are_named(opened: Op
         client = _client(served)
         assert await found(client, "subject", "", "can_create_todo") == ["morty", "rick", "summer"]
         assert await found(client, "resource", "morty", "can_update_todo") == ["todo-2", "todo-3"]
-        assert await found(client, "action", "morty", "") == "this search is not offered"
+        assert await found(client, "action", "morty", "") == "this search is not supported"
         metadata = (await client.get("/.well-known/authzen-configuration")).json()
         assert "search_action_endpoint" not in metadata
         assert "search_subject_endpoint" in metadata
@@ -153,7 +155,7 @@ async def test_searches_ask_the_directory_or_the_rules_that_are_named(opened: Op
         ]  # fmt: skip
         assert await found(client, "action", "beth", "") == ["can_read_todos", "can_read_user"]
     async with opened(resource_search="custom/todo/unlisted") as served:
-        assert await found(_client(served), "resource", "rick", "can_update_todo") == "a store or engine cannot be used"
+        assert await found(_client(served), "resource", "rick", "can_update_todo") == "a store or engine is unavailable"
 
 
 @pytest.mark.parametrize(
@@ -165,6 +167,6 @@ async def test_searches_ask_the_directory_or_the_rules_that_are_named(opened: Op
         {"entrypoint": "../allow", "opa_url": "http://127.0.0.1"},
     ],
 )
-def test_settings_that_name_no_policy_are_refused(stated: dict[str, Any]) -> None:
+def test_service_rejects_incomplete_policy_settings(stated: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"entrypoint|opa_url"):
         AuthzenSettings(**stated)

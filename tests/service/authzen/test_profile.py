@@ -1,4 +1,4 @@
-"""Obligations of an ALLOW: who names them fulfils them, and nobody else is permitted."""
+"""An AuthZEN answer is an ALLOW only if the caller supports every obligation. Otherwise, the answer is a DENY."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def _allowed(*ids: str) -> Decision:
         (("redact",), {"supported_obligations": [["redact"], None]}, "redact"),
     ],
 )
-def test_an_obligation_that_the_caller_does_not_name_is_a_deny(
+def test_allow_becomes_a_deny_if_the_caller_does_not_support_an_obligation(
     duties: tuple[str, ...], context: dict[str, Any], missing: str | None
 ) -> None:
     decision = fulfillable(_allowed(*duties), context)
@@ -35,10 +35,10 @@ def test_an_obligation_that_the_caller_does_not_name_is_a_deny(
         assert decision == _allowed(*duties)
     else:
         assert (decision.verdict, decision.codes) == (Verdict.DENY, ("obligations.unfulfillable",))
-        assert decision.reasons[0].message == f"{missing}: not among context.supported_obligations"
+        assert decision.reasons[0].message == f"{missing}: not listed in context.supported_obligations"
 
 
-def test_what_the_caller_has_to_fulfil_stands_in_the_answer() -> None:
+def test_answer_lists_only_obligations_that_the_caller_must_fulfil() -> None:
     assert answer_context(_allowed("note", "redact"), None, "https://pdp.example.com") == {
         "obligations": [{"id": "decision-1-1", "type": "redact", "properties": {"fields": ["/iban"]}}]
     }

@@ -1,4 +1,4 @@
-"""Subject, resource and action search with pagination, and the metadata (AuthZEN 1.0, sections 8 and 9)."""
+"""Searches for subjects, resources and actions, paged results, and the metadata (AuthZEN 1.0, sections 8 and 9)."""
 
 import base64
 import json
@@ -41,13 +41,13 @@ def _what(**changes: Any) -> dict[str, Any]:
 
 async def _results(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Any:
     answer = await client.post(path, json=body)
-    # A search is about no particular call, and says so.
+    # A search request contains no arguments of a call, so the answer lists arguments and resource as unchecked.
     context = {"unchecked": ["arguments", "resource"]}
     assert (answer.status_code, answer.json()) == (200, {"results": answer.json()["results"], "context": context})
     return answer.json()["results"]
 
 
-async def test_a_search_finds_what_an_evaluation_permits(client: httpx.AsyncClient) -> None:
+async def test_search_returns_exactly_the_entities_that_evaluations_allow(client: httpx.AsyncClient) -> None:
     assert await _results(client, SUBJECT, _who()) == CAN_SEARCH
     assert await _results(client, SUBJECT, wire(5, subject={"type": "user"})) == [
         CAN_SEARCH[0], {"type": "user", "id": "officer-124"}, CAN_SEARCH[1],
@@ -69,13 +69,13 @@ async def test_a_search_finds_what_an_evaluation_permits(client: httpx.AsyncClie
             assert answer["decision"] == (entity in found)
 
 
-async def test_the_id_of_what_is_searched_is_ignored(client: httpx.AsyncClient) -> None:
+async def test_search_ignores_the_id_of_the_searched_entity(client: httpx.AsyncClient) -> None:
     searched = {"type": "user", "id": 7, "properties": {"scopes": ["everything"]}}
 
     assert await _results(client, SUBJECT, wire(subject=searched)) == CAN_SEARCH
 
 
-async def test_what_is_not_known_finds_nothing(client: httpx.AsyncClient) -> None:
+async def test_authzen_search_with_unknown_entities_finds_nothing(client: httpx.AsyncClient) -> None:
     nobody = {"type": "user", "id": "nobody"}
     assert await _results(client, SUBJECT, wire(subject={"type": "robot"})) == []
     assert await _results(client, SUBJECT, wire(subject={"type": "service"})) == []
@@ -94,24 +94,24 @@ UNASKABLE: list[tuple[str, dict[str, Any], str]] = [
     (SUBJECT, {"subject": {"type": "user"}, "resource": PAYEE}, "action is missing"),
     (RESOURCE, {"resource": {"type": "x"}, "action": WIRE}, "subject is missing"),
     (ACTION, {"subject": ME}, "resource is missing"),
-    (ACTION, _what(page=[]), "page has to be an object"),
+    (ACTION, _what(page=[]), "page must be an object"),
     (ACTION, _what(page={"limit": -1}), "page.limit is not valid: Input should be greater than or equal to 0"),
     (ACTION, _what(page={"limit": True}), "page.limit is not valid: Input should be a valid integer"),
-    (ACTION, _what(page={"token": 1}), "page.token has to be a text"),
-    (ACTION, _what(page={"token": "é.x"}), "page.token is not of this search"),
-    (ACTION, _what(page={"token": "W10=.x"}), "page.token is not of this search"),
-    (ACTION, _what(page={"token": f"{DEEP}.x"}), "page.token is not of this search"),
-    (ACTION, _what(context={"time": "x"}), "context.time is the service's to state"),
+    (ACTION, _what(page={"token": 1}), "page.token must be a text"),
+    (ACTION, _what(page={"token": "é.x"}), "page.token is not valid for this search"),
+    (ACTION, _what(page={"token": "W10=.x"}), "page.token is not valid for this search"),
+    (ACTION, _what(page={"token": f"{DEEP}.x"}), "page.token is not valid for this search"),
+    (ACTION, _what(context={"time": "x"}), "context.time is set by the service"),
 ]
 
 
-async def test_what_cannot_be_asked_is_400(client: httpx.AsyncClient) -> None:
+async def test_malformed_searches_are_rejected(client: httpx.AsyncClient) -> None:
     for path, body, message in UNASKABLE:
         answer = await client.post(path, json=body)
         assert (answer.status_code, answer.json()) == (400, message)
 
 
-async def test_without_assert_one_searches_what_is_ones_own(served: ServedApp) -> None:
+async def test_search_for_another_subject_requires_the_scope_assert(served: ServedApp) -> None:
     own = served.client(["decide"], OFFICER)
 
     assert await _results(own, RESOURCE, _which()) == PAYEES
@@ -119,7 +119,7 @@ async def test_without_assert_one_searches_what_is_ones_own(served: ServedApp) -
         assert (await own.post(path, json=body)).status_code == 403
 
 
-async def test_pages_hold_together_what_one_answer_would(client: httpx.AsyncClient) -> None:
+async def test_search_pages_together_contain_all_results(client: httpx.AsyncClient) -> None:
     first = (await client.post(RESOURCE, json=_which(page={"limit": 1}))).json()
     token = first["page"]["next_token"]
     second = (await client.post(RESOURCE, json=_which(page={"token": token}))).json()
@@ -135,7 +135,7 @@ async def test_pages_hold_together_what_one_answer_would(client: httpx.AsyncClie
     assert (nothing["results"], nothing["page"]["next_token"] != "") == ([], True)
 
 
-async def test_a_token_is_good_for_its_own_search_alone(served: ServedApp, client: httpx.AsyncClient) -> None:
+async def test_page_token_of_another_search_is_rejected(served: ServedApp, client: httpx.AsyncClient) -> None:
     first = (await client.post(RESOURCE, json=_which(page={"limit": 1}))).json()
     token = first["page"]["next_token"]
     somebody = served.client(["decide", "assert"], {})
@@ -153,7 +153,7 @@ async def test_a_token_is_good_for_its_own_search_alone(served: ServedApp, clien
         )
 
 
-async def test_a_token_that_is_sealed_with_a_known_name_is_refused(client: httpx.AsyncClient) -> None:
+async def test_page_token_signed_with_a_guessed_key_is_rejected(client: httpx.AsyncClient) -> None:
     principal = client.headers["authorization"].removeprefix("Bearer pdp_")[:16]
     question = canonical(["default", principal, "resource", _which()])
     content = base64.urlsafe_b64encode(canonical([1_000_000, None, None]))
@@ -161,10 +161,10 @@ async def test_a_token_that_is_sealed_with_a_known_name_is_refused(client: httpx
         seal = keyed_hash(name, b"tool-pdp search page")
         token = f"{content.decode()}.{seal(content + b'.' + question)}"
         answer = await client.post(RESOURCE, json=_which(page={"token": token}))
-        assert (answer.status_code, answer.json()) == (400, "page.token is not of this search")
+        assert (answer.status_code, answer.json()) == (400, "page.token is not valid for this search")
 
 
-async def test_a_token_of_another_policy_is_refused(served: ServedApp, client: httpx.AsyncClient) -> None:
+async def test_page_token_of_another_policy_revision_is_rejected(served: ServedApp, client: httpx.AsyncClient) -> None:
     first = (await client.post(RESOURCE, json=_which(page={"limit": 1}))).json()
     principal = client.headers["authorization"].removeprefix("Bearer pdp_")[:16]
     question = canonical(["default", principal, "resource", _which()])
@@ -176,12 +176,10 @@ async def test_a_token_of_another_policy_is_refused(served: ServedApp, client: h
         token = f"{content.decode()}.{seal(content + b'.' + question)}"
         answer = await client.post(RESOURCE, json=_which(page={"token": token}))
         assert answer.status_code == status
-    assert answer.json() == "the policy has changed since the page before"
+    assert answer.json() == "the policy has changed since the previous page"
 
 
-async def test_a_search_is_recorded_once_with_the_digest_of_what_it_found(
-    served: ServedApp, client: httpx.AsyncClient
-) -> None:
+async def test_search_is_recorded_once_with_a_result_digest(served: ServedApp, client: httpx.AsyncClient) -> None:
     await client.post(RESOURCE, json=_which(), headers={"X-Request-ID": "s-1"})
 
     audit = served.service.tenants["default"].pep.audit
@@ -195,7 +193,7 @@ async def test_a_search_is_recorded_once_with_the_digest_of_what_it_found(
     assert (await client.post(RESOURCE, json=_which())).status_code == 503
 
 
-async def test_the_work_of_one_search_is_bounded(tmp_path: Path) -> None:
+async def test_one_search_evaluates_a_limited_number_of_entities(tmp_path: Path) -> None:
     people: dict[str, Any] = {f"clerk-{at:03}": {"scopes": []} for at in range(25)} | {
         "officer-123": {"scopes": ["payments.lookup"]}
     }
@@ -220,7 +218,9 @@ async def test_the_work_of_one_search_is_bounded(tmp_path: Path) -> None:
         ({"subjects": {"user": {"alice": ["admin"]}}}, "subjects.user.alice"),
     ],
 )
-def test_a_mistyped_directory_is_refused_with_its_place(tmp_path: Path, directory: dict[str, Any], place: str) -> None:
+def test_malformed_directory_is_rejected_with_its_location(
+    tmp_path: Path, directory: dict[str, Any], place: str
+) -> None:
     file = tmp_path / "data.json"
     file.write_bytes(canonical({"directory": directory}))
     with pytest.raises(FileFaultsError, match=rf"data.json:1:\d+: `directory.{place}` must be a mapping"):
@@ -229,7 +229,7 @@ def test_a_mistyped_directory_is_refused_with_its_place(tmp_path: Path, director
         merged_data({"directory": directory})
 
 
-async def test_the_metadata_say_where_the_endpoints_are(tmp_path: Path) -> None:
+async def test_metadata_lists_the_authzen_endpoints(tmp_path: Path) -> None:
     url = empty_database("sqlite", tmp_path)
     public = "https://pdp.example.com"
     endpoints = {
@@ -248,6 +248,6 @@ async def test_the_metadata_say_where_the_endpoints_are(tmp_path: Path) -> None:
     assert [(answer.status_code, answer.json()) for answer in answers] == [
         (200, {"policy_decision_point": public, **endpoints}),
         (200, {"policy_decision_point": f"{public}/default", **endpoints}),
-        (404, "there is no such tenant"),
+        (404, "unknown tenant"),
     ]
     assert answers[0].headers["content-type"] == "application/json"

@@ -1,4 +1,4 @@
-"""One story, told with the generated Python client `decisions`: `python story.py URL TOKEN_OF_AN_ADMINISTRATOR`."""
+"""Uses the Python client `decisions`, which a test generates: `python story.py URL ADMIN_TOKEN`."""
 
 import sys
 from typing import TypeVar
@@ -48,7 +48,7 @@ CALL = "0b54d0a1f7d94c0e9a3b8d6f2c1e5a70"
 
 
 def is_a(kind: type[Answer], answer: object) -> Answer:
-    """Return an answer whose type the story expects."""
+    """Return an answer after checking its type."""
     assert isinstance(answer, kind), answer
     return answer
 

@@ -1,4 +1,4 @@
-"""The client that openapi-python-client makes of the document: its types hold, and one story runs with it."""
+"""openapi-python-client generates a typed client from the OpenAPI document, and the client works."""
 
 import json
 import os
@@ -16,11 +16,11 @@ from tests.support.service import running_service
 pytestmark = pytest.mark.process
 
 STORY = Path(__file__).with_name("story.py")
-# The generated `client.py` hands `__exit__` its arguments untyped, which mypy reports for any document.
+# mypy reports the untyped arguments of `__exit__`, which the generator writes for any OpenAPI document.
 MYPY = "[mypy]\nstrict = True\n[mypy-decisions.client]\ndisable_error_code = arg-type\n"
 
 
-def test_generated_client_is_typed_and_runs_a_story(tmp_path: Path) -> None:
+def test_generated_python_client_is_typed_and_works(tmp_path: Path) -> None:
     python = environment("clients", ROOT / "locks/clients.txt")
     (tmp_path / "openapi.json").write_text(json.dumps(openapi_document()))
     (tmp_path / "mypy.ini").write_text(MYPY)

@@ -1,4 +1,4 @@
-"""The types that openapi-typescript makes of the document: the usual calls compile, and mistakes do not."""
+"""The TypeScript types that openapi-typescript generates accept correct calls and reject mistakes."""
 
 import json
 import re
@@ -25,7 +25,7 @@ MISTAKES = (
 NO_REGISTRY = re.compile(r"EAI_AGAIN|ECONNREFUSED|ECONNRESET|ENETUNREACH|ENOTFOUND|ERR_SOCKET_TIMEOUT|ETIMEDOUT")
 
 
-def test_types_for_typescript_accept_the_usual_calls_and_refuse_mistakes(tmp_path: Path) -> None:
+def test_typescript_types_accept_usual_calls_and_reject_mistakes(tmp_path: Path) -> None:
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("npm is not installed")
@@ -46,7 +46,7 @@ def test_types_for_typescript_accept_the_usual_calls_and_refuse_mistakes(tmp_pat
     if NO_REGISTRY.search(installed.stderr):
         pytest.skip("npm cannot reach its registry")
     assert installed.returncode == 0, installed.stderr
-    # Without the option, a field with a default would have to be in every request.
+    # Without this option, a request would need all fields, even fields with a default.
     options = ("--output", "api.ts", "--default-non-nullable=false")
     made = run("node_modules/.bin/openapi-typescript", "openapi.json", *options)
     assert made.returncode == 0, made.stdout + made.stderr

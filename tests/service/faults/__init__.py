@@ -1,1 +1,1 @@
-"""What comes to a service that its clients do not send: too much, too slow, malformed, said again; faults below it."""
+"""Tests of the service with malformed, large, slow or repeated requests, and with database failures."""

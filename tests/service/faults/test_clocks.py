@@ -1,6 +1,6 @@
-"""The service's clock steps: an approval is neither used later nor earlier than it says, and none that is over revives.
+"""After a clock jump, an approval cannot be used before it was opened or after it expired.
 
-That a clock has stepped shows in records alone, whose times are then others than the clock's. So the tests move those.
+The tests do not change the clock, but the times of the stored approval.
 """
 
 import time
@@ -16,7 +16,7 @@ HOUR = 3600
 
 
 def moved(served: ServedApp, approval_id: str, hours: float) -> Approval:
-    """Move an approval's times against the clock, as a clock that steps the other way does."""
+    """Move the times of a stored approval by some hours. A clock jump in the other direction has the same effect."""
     store = served.service.tenants["default"].approvals.store
     old = store.get(approval_id)
     assert old is not None
@@ -26,7 +26,7 @@ def moved(served: ServedApp, approval_id: str, hours: float) -> Approval:
     return new
 
 
-async def test_a_clock_that_goes_forward_ends_an_approval_for_ever(tmp_path: Path) -> None:
+async def test_approval_expired_by_a_clock_jump_stays_expired(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         agent, supervisor = served.client(), served.client(["approve"], APPROVER)
         approval = await granted(agent, supervisor, proposed())
@@ -37,7 +37,8 @@ async def test_a_clock_that_goes_forward_ends_an_approval_for_ever(tmp_path: Pat
         assert (await supervisor.get(f"/v1/approvals/{approval}")).json()["state"] == "expired"
         refused = await supervisor.post(f"/v1/approvals/{approval}/grant")
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "approvals.expired")
-        # The clock goes back: its time is not over by the clock, and it stays what was recorded.
+        # The clock jumps back to a time at which the approval was valid. The approval stays expired, because the store
+        # has recorded that it expired.
         later = answer["approval"]["id"]
         moved(served, approval, 0)
         assert (await supervisor.get(f"/v1/approvals/{approval}")).json()["state"] == "expired"
@@ -46,7 +47,7 @@ async def test_a_clock_that_goes_forward_ends_an_approval_for_ever(tmp_path: Pat
         assert (answer["begun"], answer["approval"]["id"]) == (False, later)
 
 
-async def test_a_clock_that_goes_back_waits_for_what_was_opened_after_it(tmp_path: Path) -> None:
+async def test_approval_is_not_usable_before_its_opening_time(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         agent, supervisor = served.client(), served.client(["approve"], APPROVER)
         pending = (await asked(agent, proposed()))["approval"]["id"]
@@ -61,7 +62,7 @@ async def test_a_clock_that_goes_back_waits_for_what_was_opened_after_it(tmp_pat
         assert (await asked(agent, proposed()))["begun"] is True
 
 
-async def test_what_was_used_is_used_whatever_the_clock_says(tmp_path: Path) -> None:
+async def test_used_approval_stays_consumed_after_clock_jumps(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         agent, supervisor = served.client(), served.client(["approve"], APPROVER)
         approval = await granted(agent, supervisor, proposed())

@@ -1,4 +1,4 @@
-"""Connections that send too much, too slowly, or no HTTP: each is refused or ended, and the service answers others."""
+"""The service closes connections of clients that send too much, too slowly or no HTTP, and answers other clients."""
 
 import socket
 import time
@@ -47,24 +47,24 @@ def connected(running: RunningService) -> closing[socket.socket]:
 
 
 def most_memory(running: RunningService) -> int:
-    """The most bytes that the service has had in memory."""
+    """Return the peak memory of the service in bytes."""
     status = Path(f"/proc/{running.process.pid}/status").read_text()
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
 
 def answered(connection: socket.socket) -> bytes:
-    """What comes until the service ends the connection."""
+    """Return all bytes that the service sends until it closes the connection."""
     received = b""
     try:
         while part := connection.recv(65536):
             received += part
     except ConnectionError:
-        pass  # it was ended while we sent
+        pass  # The service closed the connection while the test was sending.
     return received
 
 
 def send_all(connection: socket.socket, parts: Iterator[bytes]) -> int:
-    """Send until all is sent or the service ends the connection; return how many bytes were."""
+    """Send `parts` until the service closes the connection, and return how many bytes were sent."""
     sent = 0
     try:
         for part in parts:
@@ -76,7 +76,7 @@ def send_all(connection: socket.socket, parts: Iterator[bytes]) -> int:
 
 
 @pytest.mark.parametrize("framing", ["length", "chunks"])
-def test_a_body_of_40_mb_is_refused_without_being_held(running: RunningService, framing: str) -> None:
+def test_service_rejects_a_body_of_40_mb_without_buffering_it(running: RunningService, framing: str) -> None:
     before = most_memory(running)
     parts = HUGE // len(PART)
     with connected(running) as connection:
@@ -90,7 +90,7 @@ def test_a_body_of_40_mb_is_refused_without_being_held(running: RunningService, 
     assert most_memory(running) - before < HUGE / 2
 
 
-def test_many_long_bodies_at_once_are_refused_without_being_held(running: RunningService) -> None:
+def test_service_rejects_many_long_bodies_without_buffering_them(running: RunningService) -> None:
     before = most_memory(running)
 
     def sent(_: int) -> bytes:
@@ -105,9 +105,9 @@ def test_many_long_bodies_at_once_are_refused_without_being_held(running: Runnin
 
 
 def drip(running: RunningService, beginning: bytes) -> bytes:
-    """Send one byte after another until the service ends the connection, and return what it has answered.
+    """Send one byte at a time until the service closes the connection, and return its answer.
 
-    Where nothing is sent at first, nothing is later.
+    If `beginning` is empty, send nothing at all.
     """
     with connected(running) as connection:
         connection.sendall(beginning)
@@ -127,7 +127,7 @@ def drip(running: RunningService, beginning: bytes) -> bytes:
     pytest.fail("the service holds a connection that sends a byte from time to time")
 
 
-def test_a_connection_that_is_slow_is_ended(running: RunningService) -> None:
+def test_service_closes_a_slow_connection(running: RunningService) -> None:
     slow = {
         "nothing": b"",
         "header": b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ",
@@ -147,13 +147,13 @@ def test_a_connection_that_is_slow_is_ended(running: RunningService) -> None:
     }  # fmt: skip
 
 
-def test_a_head_of_many_fields_that_comes_at_once_is_refused(running: RunningService) -> None:
+def test_request_with_too_many_header_fields_is_rejected(running: RunningService) -> None:
     with connected(running) as connection:
         connection.sendall(GET + b"X-Field: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n" * 1_200 + b"\r\n")
         assert answered(connection).startswith(b"HTTP/1.1 400 ")
 
 
-def test_connections_without_a_request_make_room_and_health_is_always_answered(tmp_path: Path) -> None:
+def test_service_closes_idle_connections_to_accept_new_connections(tmp_path: Path) -> None:
     with running_service(tmp_path, limits={"connections": 40}) as running, ExitStack() as owned:
         client = running.client()
         assert client.get("/readyz").status_code == 200
@@ -162,7 +162,8 @@ def test_connections_without_a_request_make_room_and_health_is_always_answered(t
                 owned.enter_context(connected(running)).sendall(content)
             assert httpx.get(f"{running.url}/readyz").status_code == 200
             assert httpx.get(f"{running.url}/openapi.json", headers=client.headers).status_code == 200
-        # Streams by a token are requests that are open: no connection is taken from them.
+        # The service does not close a connection with an open event stream, because an open stream is an active
+        # request.
         opened = head(running, "/v1/approvals/events").replace(b"POST", b"GET", 1)
         for _ in range(40):
             stream = owned.enter_context(connected(running))
@@ -172,7 +173,7 @@ def test_connections_without_a_request_make_room_and_health_is_always_answered(t
         assert [httpx.get(f"{running.url}{path}").status_code for path in ("/healthz", "/readyz")] == [200, 200]
 
 
-def test_a_head_is_bounded_behind_a_request_that_is_open(running: RunningService) -> None:
+def test_size_of_a_pipelined_request_head_is_limited(running: RunningService) -> None:
     opened = head(running, "/v1/approvals/events").replace(b"POST", b"GET", 1)
     parts = 400
     with connected(running) as connection:
@@ -194,7 +195,7 @@ ODD = {
     "a length and chunks": POST + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "two lengths": POST + b"Content-Length: 2\r\nContent-Length: 4\r\n\r\n{}{}",
     "a negative length": POST + b"Content-Length: -1\r\n\r\n",
-    "a chunk that is none": POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
+    "a malformed chunk": POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
     "a folded header": GET + b"X-Request-ID: a\r\n Set-Cookie: b\r\n\r\n",
     "a bare carriage return": GET + b"X-Request-ID: a\rSet-Cookie: b\r\n\r\n",
     "a bare line feed": GET + b"X-Request-ID: a\nSet-Cookie: b\r\n\r\n",
@@ -209,10 +210,10 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_what_is_no_request_is_refused(running: RunningService, name: str) -> None:
+def test_malformed_http_is_rejected(running: RunningService, name: str) -> None:
     with connected(running) as connection:
         send_all(connection, iter([ODD[name]]))
-        with suppress(OSError):  # it was ended while we sent
+        with suppress(OSError):  # The service may close the connection while the test is sending.
             connection.shutdown(socket.SHUT_WR)
         received = answered(connection)
     lines = received.split(b"\r\n")

@@ -1,4 +1,4 @@
-"""What is no request of an endpoint: malformed bodies, other methods, other paths, odd headers."""
+"""The service rejects malformed bodies, unknown paths and methods, and invalid headers with the documented errors."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ from tests.support.service import service
 
 PATHS = openapi_document()["paths"]
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"}
-HOOKS = "/v1/hooks/{client}"  # always 200, for its client lets a call run after any other status
+# The answer to a hook always has the status 200, because the client would run the call for any other status.
+HOOKS = "/v1/hooks/{client}"
 WITH_BODY = sorted(
     path for path, methods in PATHS.items() if "requestBody" in methods.get("post", {}) and path != HOOKS
 )
@@ -38,14 +39,14 @@ MALFORMED = {
     "a number of many digits": b'{"session": {"facts": {"amount": ' + b"9" * 10_000 + b"}}}",
     "arrays in arrays": b'{"session": ' + b"[" * 10_000 + b"]" * 10_000 + b"}",
     "objects in objects": b'{"session": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001,
-    "what is never closed": b'{"session": ' + b"[" * 10_000,
+    "unclosed arrays": b'{"session": ' + b"[" * 10_000,
     "a control character": b'{"session": {"purpose": "\x00"}}',
     "a comment": b'{"session": {} /* all */}',
     "a comma at the end": b'{"session": {},}',
 }
 
 
-async def test_a_malformed_body_is_a_bad_request(tmp_path: Path) -> None:
+async def test_malformed_body_is_a_bad_request(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         client = served.client()
         answers = {
@@ -58,7 +59,7 @@ async def test_a_malformed_body_is_a_bad_request(tmp_path: Path) -> None:
         }
 
 
-async def test_a_body_of_too_many_values_is_refused_before_they_are_read(tmp_path: Path) -> None:
+async def test_body_with_too_many_values_is_rejected(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         client = served.client()
         for value in ("0", "[]", "{}", '{"a":0}', '"","a"'):
@@ -69,7 +70,7 @@ async def test_a_body_of_too_many_values_is_refused_before_they_are_read(tmp_pat
                 assert (path, answer.status_code, code(answer)) == (path, 413, expected)
 
 
-async def test_a_body_of_another_kind_is_a_bad_request(tmp_path: Path) -> None:
+async def test_wrong_content_type_is_a_bad_request(tmp_path: Path) -> None:
     kinds = ("text/plain", "application/x-www-form-urlencoded", "application/jsonp", "application", "", "\xff")
     async with service(tmp_path) as served:
         client = served.client()
@@ -85,7 +86,7 @@ async def test_a_body_of_another_kind_is_a_bad_request(tmp_path: Path) -> None:
         } == (dict.fromkeys(answers, (400, True)))
 
 
-async def test_a_length_that_is_none_is_refused(tmp_path: Path) -> None:
+async def test_invalid_content_length_is_rejected(tmp_path: Path) -> None:
     lengths = ("-1", "1e3", "\xb2", "9" * 5000, "abc", "+5")
     async with service(tmp_path) as served:
         client = served.client()
@@ -95,13 +96,14 @@ async def test_a_length_that_is_none_is_refused(tmp_path: Path) -> None:
             assert (length, answer.status_code, code(answer)) == (length, 413, "service.too_large")
 
 
-async def test_another_method_is_not_allowed(tmp_path: Path) -> None:
+async def test_undocumented_methods_are_not_allowed(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         client = served.client()
         answers = {
             (method, path): await client.request(method, shown(path))
             for path, methods in PATHS.items()
-            if path != "/v1/approvals/{approval_id}"  # of which /v1/approvals/events is one more
+            # The path of this request would be /v1/approvals/events, which is another endpoint.
+            if path != "/v1/approvals/{approval_id}"
             for method in METHODS - {name.upper() for name in methods} - {"HEAD"}
         }
         assert {asked: (answer.status_code, code(answer)) for asked, answer in answers.items()} == {
@@ -112,7 +114,7 @@ async def test_another_method_is_not_allowed(tmp_path: Path) -> None:
         }
 
 
-async def test_another_path_is_not_found(tmp_path: Path) -> None:
+async def test_unknown_paths_are_not_found(tmp_path: Path) -> None:
     paths = (
         "/", "/v1", "/v1/", "/v1/proposals/", "/v2/proposals", "//v1/proposals", "/v1/audit/", "/redoc",
         "/v1/tokens/%2e%2e/x/y", "/v1/approvals/%00/grant/x", "/%ff", "/v1/" + "a" * 5000, "/.env",
@@ -126,7 +128,7 @@ async def test_another_path_is_not_found(tmp_path: Path) -> None:
             }
 
 
-async def test_parameters_of_a_path_without_parameters_are_ignored(tmp_path: Path) -> None:
+async def test_unknown_query_parameters_are_ignored(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         client = served.client()
         hook = await client.post("/v1/hooks/claude-code?a=1&a=2", json={})
@@ -134,7 +136,7 @@ async def test_parameters_of_a_path_without_parameters_are_ignored(tmp_path: Pat
         assert (hook.status_code, ended.status_code, ended.headers.get("content-type")) == (200, 204, None)
 
 
-async def test_a_client_that_goes_away_gets_no_answer(tmp_path: Path) -> None:
+async def test_disconnected_client_gets_no_answer(tmp_path: Path) -> None:
     async def receive() -> dict[str, Any]:
         return {"type": "http.disconnect"}
 
@@ -148,7 +150,7 @@ async def test_a_client_that_goes_away_gets_no_answer(tmp_path: Path) -> None:
             await served.app(scope, receive, send)
 
 
-async def test_no_endpoint_but_health_and_metadata_answers_without_a_token(tmp_path: Path) -> None:
+async def test_only_public_endpoints_answer_without_a_token(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         client = served.client(token="")
         for path, methods in PATHS.items():
@@ -164,7 +166,7 @@ async def test_no_endpoint_but_health_and_metadata_answers_without_a_token(tmp_p
                     assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
-async def test_a_request_id_comes_back_with_every_answer(tmp_path: Path) -> None:
+async def test_answer_repeats_the_request_id_of_the_request(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         client = served.client(token="")
         for given, comes_back in (("req-7", True), ("a" * 256, True), ("a" * 257, False), ("", False), (None, False)):
@@ -191,7 +193,7 @@ def is_authzen(path: str) -> bool:
 
 
 def code(answer: httpx.Response) -> Any:
-    """The error's code, where the answer has the form of one; `a text` where it is one."""
+    """Return the code of an error answer. Return `a text` for AuthZEN endpoints, whose errors have no code."""
     body = answer.json()
     if isinstance(body, str):
         return "a text"

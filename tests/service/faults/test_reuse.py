@@ -1,4 +1,4 @@
-"""An approval lets one call through, once, as it was asked: what is changed, said again or made up does not pass."""
+"""An approval permits one call, once and unchanged. Changed calls and invented approvals are rejected."""
 
 import asyncio
 from pathlib import Path
@@ -28,7 +28,7 @@ async def asked(client: httpx.AsyncClient, body: dict[str, Any]) -> dict[str, An
 
 
 async def granted(agent: httpx.AsyncClient, supervisor: httpx.AsyncClient, body: dict[str, Any]) -> str:
-    """Open an approval for a call and grant it; return its id."""
+    """Propose a call, grant its approval, and return the id of the approval."""
     approval: str = (await asked(agent, body))["approval"]["id"]
     answer = await supervisor.post(f"/v1/approvals/{approval}/grant")
     assert (answer.status_code, answer.json()["state"]) == (200, "granted")
@@ -36,14 +36,15 @@ async def granted(agent: httpx.AsyncClient, supervisor: httpx.AsyncClient, body:
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_an_approval_is_used_once(tmp_path: Path, database: str) -> None:
+async def test_approved_call_begins_only_once(tmp_path: Path, database: str) -> None:
     async with service(tmp_path, database) as served:
         agent, supervisor = served.client(), served.client(["approve"], APPROVER)
         approval = await granted(agent, supervisor, proposed())
         begun = await asked(agent, proposed())
         assert (begun["verdict"], begun["begun"], begun["approval"]["id"]) == ("ALLOW", True, approval)
         assert begun["approval"]["state"] == "consumed"
-        # The same call waits for the one that runs, and has its result, as the next one.
+        # The same call waits while the first call runs, and then gets the result of the first call. A later repetition
+        # also gets this result.
         waiting = asyncio.create_task(asked(agent, proposed()))
         assert (await agent.post(f"/v1/proposals/{begun['id']}/result", json=SENT)).status_code == 200
         for again in (await waiting, await asked(agent, proposed())):
@@ -75,7 +76,7 @@ CHANGED = {
 }
 
 
-async def test_an_approval_is_for_what_was_asked_alone(tmp_path: Path) -> None:
+async def test_approval_does_not_permit_a_changed_call(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         agent, supervisor = served.client(), served.client(["approve"], APPROVER)
         approval = await granted(agent, supervisor, proposed())
@@ -89,7 +90,7 @@ async def test_an_approval_is_for_what_was_asked_alone(tmp_path: Path) -> None:
         assert (await asked(agent, proposed()))["begun"] is True
 
 
-async def test_no_caller_states_an_approval(tmp_path: Path) -> None:
+async def test_service_rejects_an_approval_invented_by_the_caller(tmp_path: Path) -> None:
     made_up = {"id": "a" * 32, "call_digest": "sha256:x", "age_seconds": 0, "grants": [{"sub": "supervisor-9"}]}
     request = {
         "subject": {"type": "user", "id": "officer-123"},

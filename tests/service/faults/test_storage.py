@@ -1,4 +1,4 @@
-"""A database that another process holds, or that cannot grow: bounded refusals, and afterwards all is as before."""
+"""If the database is locked or the disk is full, requests fail in limited time. Later, the service works again."""
 
 import resource
 import sqlite3
@@ -16,7 +16,7 @@ from tests.support.service import APPROVER, RunningService, running_service
 
 pytestmark = pytest.mark.process
 
-WHY = ("no answer within 2 s", "it cannot be written to; the log says why")
+WHY = ("no answer within 2 s", "the store is not writable; see the log")
 REQUEST = {
     "subject": {"type": "user", "id": "officer-123", "properties": {"scopes": ["payments.lookup"]}},
     "action": {"name": "lookup_beneficiary"},
@@ -25,22 +25,22 @@ REQUEST = {
 }
 
 
-def test_a_database_that_another_process_holds_is_a_refusal(tmp_path: Path) -> None:
+def test_service_rejects_requests_while_the_database_is_locked(tmp_path: Path) -> None:
     with running_service(tmp_path) as running, closing(sqlite3.connect(tmp_path / "store.db")) as other:
         prepared = Prepared(running)
         other.isolation_level = None
         other.execute("BEGIN IMMEDIATE")
-        # One after another they wait for it, ten seconds each.
+        # Each request of `is_refused` waits up to ten seconds for the database lock.
         prepared.is_refused(3)
         other.execute("ROLLBACK")
         prepared.works()
 
 
-def test_a_full_disk_is_a_refusal(tmp_path: Path) -> None:
+def test_service_rejects_requests_while_the_disk_is_full(tmp_path: Path) -> None:
     with running_service(tmp_path) as running:
         prepared = Prepared(running)
         _, hard = resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE)
-        # No file is written to, as on a disk that is full.
+        # With a limit of zero bytes per file, all writes of the process fail, as with a full disk.
         resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (0, hard))
         prepared.is_refused(6)
         resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
@@ -48,7 +48,7 @@ def test_a_full_disk_is_a_refusal(tmp_path: Path) -> None:
 
 
 class Prepared:
-    """A service in which one call is approved, and another one has begun."""
+    """A service with an approved call that has not begun, and another call that has begun."""
 
     def __init__(self, running: RunningService) -> None:
         self.agent, self.supervisor = running.client(), running.client(["approve"], APPROVER)
@@ -59,7 +59,7 @@ class Prepared:
         self.begun = begun["id"]
 
     def is_refused(self, steps: int) -> None:
-        """Ask at once for some of what writes: each is a 503 or a denial."""
+        """Send several writing requests at once, and check that the answer to each request is 503 or a denial."""
         requests: list[tuple[httpx.Client, str, dict[str, Any]]] = [
             (self.agent, "/v1/proposals", proposed()),
             (self.agent, "/access/v1/evaluation", REQUEST),
@@ -84,7 +84,7 @@ class Prepared:
         assert answer.json()["store"]["reason"] in WHY
 
     def works(self) -> None:
-        """What had been prepared is still there, and is used once."""
+        """Check that the approved call can begin once, and that the other call can report its result once."""
         assert until(lambda: self.agent.get("/readyz").status_code == 200)
         assert self.agent.get(f"/v1/approvals/{self.approval}").json()["state"] == "granted"
         assert self.agent.post("/access/v1/evaluation", json=REQUEST).json()["decision"] is True

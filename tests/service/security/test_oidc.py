@@ -1,4 +1,4 @@
-"""Access tokens of an OpenID Connect provider: a real one over HTTP, whose keys and answers a test chooses."""
+"""The service accepts access tokens of an OpenID Connect provider, which the tests simulate with an HTTP server."""
 
 import base64
 import hashlib
@@ -31,7 +31,7 @@ NOW = int(time.time())
 
 
 class Provider:
-    """A provider at a port of its own. `answers`: by path the status and the body; `asked`: the paths asked for."""
+    """A simulated provider. `answers` maps paths to statuses and bodies. `asked` lists the requested paths."""
 
     def __init__(self, server: ThreadingHTTPServer) -> None:
         self.url = f"http://127.0.0.1:{server.server_port}"
@@ -100,7 +100,7 @@ def encoded(value: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
 
 
-async def test_whom_a_token_stands_for(provider: Provider) -> None:
+async def test_verified_token_gives_a_principal_with_scopes_and_claims(provider: Provider) -> None:
     claims = {
         "sub": "officer-123", "iss": provider.url, "jti": "t-1", "azp": "agent", "roles": ["payments.officer"],
         "emts": {"payments.lookup": True},
@@ -115,7 +115,7 @@ async def test_whom_a_token_stands_for(provider: Provider) -> None:
     assert provider.asked == [KEYS]
 
 
-async def test_the_gateway_accepts_tokens_of_its_tenant_only(provider: Provider) -> None:
+async def test_gateway_accepts_only_tokens_of_its_tenant(provider: Provider) -> None:
     knows, token = provider.opened(tenant="acme"), provider.token()
 
     assert await Verifier([knows], "default").verify_token(token) is None
@@ -134,7 +134,7 @@ async def test_the_gateway_accepts_tokens_of_its_tenant_only(provider: Provider)
         ({"scope": {"wires": True}}, set()),
     ],
 )
-async def test_scopes_are_those_that_the_settings_name(
+async def test_token_scopes_are_mapped_by_the_settings(
     provider: Provider, stated: dict[str, Any], scopes: set[Scope]
 ) -> None:
     principal = await provider.opened().principal(provider.token(**stated))
@@ -144,7 +144,7 @@ async def test_scopes_are_those_that_the_settings_name(
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "PS256", "ES256"])
-async def test_algorithms_that_are_configured(provider: Provider, algorithm: str) -> None:
+async def test_only_configured_algorithms_are_accepted(provider: Provider, algorithm: str) -> None:
     provider.publish(FIRST, SECOND)
     key = SECOND if algorithm == "ES256" else FIRST
     token = provider.token(key, {"alg": algorithm, "kid": key.kid, "typ": "JWT"})
@@ -168,7 +168,7 @@ CLAIMS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("header", HEADERS, ids="-".join)
-async def test_headers_that_do_not_count(provider: Provider, header: dict[str, Any]) -> None:
+async def test_invalid_token_headers_are_rejected(provider: Provider, header: dict[str, Any]) -> None:
     token = provider.token()
     whole = {"alg": "RS256", "kid": "first", "typ": "at+jwt", **header}
     start = encoded({name: value for name, value in whole.items() if value is not None}) + "." + token.split(".")[1]
@@ -187,17 +187,17 @@ def _rs256() -> Any:
 
 
 @pytest.mark.parametrize("claims", CLAIMS, ids="-".join)
-async def test_claims_that_do_not_count(provider: Provider, claims: dict[str, Any]) -> None:
+async def test_invalid_token_claims_are_rejected(provider: Provider, claims: dict[str, Any]) -> None:
     assert await provider.opened().principal(provider.token(**claims)) is None
 
 
-async def test_times_have_a_leeway(provider: Provider) -> None:
+async def test_token_is_accepted_despite_a_small_clock_difference(provider: Provider) -> None:
     knows, now = provider.opened(), int(time.time())
 
     assert await knows.principal(provider.token(exp=now - 10, iat=now + 20, nbf=now + 20)) is not None
 
 
-async def test_forgeries(provider: Provider) -> None:
+async def test_forged_tokens_are_rejected(provider: Provider) -> None:
     knows, token = provider.opened(), provider.token()
     head, body, signature = token.split(".")
     other = RSAKey.generate_key(2048, {"kid": "first"})
@@ -219,7 +219,7 @@ async def test_forgeries(provider: Provider) -> None:
     assert await knows.principal(token) is not None
 
 
-async def test_keys_that_do_not_sign_are_left_out(provider: Provider) -> None:
+async def test_verifier_ignores_unusable_keys_of_the_provider(provider: Provider) -> None:
     provider.publish(FIRST, use="enc")
     assert await provider.opened().principal(provider.token()) is None
     good = FIRST.as_dict(private=False)
@@ -232,12 +232,12 @@ async def test_keys_that_do_not_sign_are_left_out(provider: Provider) -> None:
     assert await knows.principal(provider.token(OctKey.import_key(secret), {"alg": "HS256", "kid": "secret"})) is None
 
 
-async def test_keys_are_rotated(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_verifier_fetches_keys_again_after_rotation(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = _Clock(monkeypatch)
     knows = provider.opened()
     by_second = provider.token(SECOND, {"alg": "ES256", "kid": "second"})
     assert await knows.principal(provider.token()) is not None
-    # One that is not known is asked for at most every 30 s, however many tokens name it.
+    # Even if many tokens name an unknown key, the verifier fetches the keys only once in 30 s.
     assert [await knows.principal(by_second) for _ in range(3)] == [None] * 3
     assert provider.asked.count(KEYS) == 1
     provider.publish(SECOND)
@@ -245,14 +245,16 @@ async def test_keys_are_rotated(provider: Provider, monkeypatch: pytest.MonkeyPa
     assert await knows.principal(by_second) is not None
     assert await knows.principal(provider.token()) is None
     assert provider.asked.count(KEYS) == 2
-    # A key that is withdrawn counts no longer after ten minutes.
+    # After a key is withdrawn, it takes at most ten minutes until the verifier rejects the key.
     provider.publish(FIRST)
     clock.now += 601
     assert await knows.principal(by_second) is None
     assert await knows.principal(provider.token()) is not None
 
 
-async def test_a_provider_that_is_down(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cached_keys_are_used_while_the_provider_is_down(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = _Clock(monkeypatch)
     knows, late = provider.opened(), provider.opened()
     assert await knows.principal(provider.token()) is not None
@@ -261,7 +263,7 @@ async def test_a_provider_that_is_down(provider: Provider, monkeypatch: pytest.M
         with pytest.raises(HttpError) as caught:
             await late.principal(provider.token())
         assert (caught.value.status, caught.value.message) == (
-            503, "the identity provider cannot be asked for its keys"
+            503, "the keys of the identity provider are unavailable"
         )  # fmt: skip
     assert provider.asked.count(KEYS) == 2
     clock.now += 3600
@@ -274,14 +276,14 @@ async def test_a_provider_that_is_down(provider: Provider, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("status", "body", "error"),
     [
-        (302, b"", "{0}/keys answers 302"),
-        (200, b"[]", "{0}/keys answers no object"),
-        (200, b"{}", "its key set has no `keys`"),
-        (200, b"{" + b" " * 300_000, "{0}/keys answers more than 262144 bytes"),
+        (302, b"", "{0}/keys answered 302"),
+        (200, b"[]", "{0}/keys sent an answer that is not a JSON object"),
+        (200, b"{}", "the key set has no list `keys`"),
+        (200, b"{" + b" " * 300_000, "{0}/keys sent an answer of more than 262144 bytes"),
         (200, b"\xff", "value: not UTF-8 text"),
     ],
 )
-async def test_answers_that_are_not_keys(
+async def test_invalid_key_documents_are_logged(
     provider: Provider, status: int, body: bytes, error: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     provider.answers[KEYS] = (status, body)
@@ -294,7 +296,9 @@ async def test_answers_that_are_not_keys(
     ]
 
 
-async def test_a_provider_that_hangs(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_key_request_to_an_unresponsive_provider_times_out(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(oidc, "_ANSWER_SECONDS", 0.05)
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as silent:
         url = f"http://127.0.0.1:{silent.server_port}"
@@ -302,12 +306,12 @@ async def test_a_provider_that_hangs(provider: Provider, monkeypatch: pytest.Mon
             await provider.opened(jwks_url=url).principal(provider.token())
 
 
-async def test_tokens_of_others_do_not_make_it_ask(provider: Provider) -> None:
+async def test_token_of_another_issuer_triggers_no_key_request(provider: Provider) -> None:
     assert await provider.opened().principal(provider.token(iss="https://other.example")) is None
     assert provider.asked == []
 
 
-async def test_over_http(provider: Provider, tmp_path: Path) -> None:
+async def test_service_accepts_an_oidc_token_over_http(provider: Provider, tmp_path: Path) -> None:
     async with service(tmp_path, oidc=(provider.settings(scopes={"wires": ("admin", "assert", "audit")}),)) as served:
         client = served.client(token=provider.token())
         forged = served.client(token=provider.token(RSAKey.generate_key(2048, {"kid": "first"})))
@@ -328,7 +332,7 @@ async def test_over_http(provider: Provider, tmp_path: Path) -> None:
         assert (await own.get("/v1/tokens")).status_code == 200
 
 
-def test_settings_that_cannot_be(provider: Provider, tmp_path: Path) -> None:
+def test_invalid_oidc_settings_are_rejected(provider: Provider, tmp_path: Path) -> None:
     tenants = {"default": tenant_on(f"sqlite:///{tmp_path}/t.db")}
     for changes, message in (
         ({"issuer": "http://id.example.com"}, "has to begin with https://"),
@@ -337,14 +341,14 @@ def test_settings_that_cannot_be(provider: Provider, tmp_path: Path) -> None:
         ({"algorithms": ("none",)}, "Input should be 'RS256', 'PS256' or 'ES256'"),
         ({"algorithms": ("HS256",)}, "Input should be 'RS256', 'PS256' or 'ES256'"),
         ({"scopes": {"wires": ("root",)}}, "Input should be 'decide', 'propose'"),
-        ({"tenant": "other"}, "there is no tenant other"),
+        ({"tenant": "other"}, "unknown tenant other; add it to tenants"),
     ):
         with pytest.raises(ValueError, match=message):
             ServiceSettings.model_validate({"tenants": tenants, "oidc": (provider.settings(**changes),)})
 
 
 class _Clock:
-    """A monotonic clock that a test moves on."""
+    """A monotonic clock that a test can advance."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0

@@ -1,4 +1,4 @@
-"""What a service process writes, stores and answers has no token in it."""
+"""A service process never writes tokens into logs, stores, output or answers."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.support.service import running_service
 
 
 @pytest.mark.process
-def test_no_token_is_written_anywhere(tmp_path: Path) -> None:
+def test_tokens_are_never_logged_stored_or_returned(tmp_path: Path) -> None:
     with running_service(tmp_path, log_level="debug") as running:
         client = running.client()
         client.headers["X-Request-ID"] = "request-1"
@@ -38,12 +38,12 @@ def test_no_token_is_written_anywhere(tmp_path: Path) -> None:
         assert running.process.wait(PATIENCE) == 0
         written = running.log.read_bytes()
         stored = b"".join(file.read_bytes() for file in tmp_path.iterdir() if file.name.startswith("store.db"))
-        # Read as the process left it: nothing but the service itself has written to its output.
+        # Read the output only after the process has ended, so that nothing is missing.
         assert running.process.stdout is not None
         printed = running.process.stdout.read()
 
     answered = [answer.text + str(answer.headers) for answer in answers]
-    # The browser's cookie counts where no bearer token is sent.
+    # Requests without a bearer token are authenticated by the browser's cookie.
     statuses = [answer.status_code for answer in answers]
     assert statuses == [400, 405, 404, 200, 200, 200, 401, 200, 401, 400, 200, 400, 204]
     assert b"request-1" in written

@@ -1,4 +1,4 @@
-"""What one tenant has, another neither sees nor changes: whoever tries, with every right in their own tenant."""
+"""A caller with every scope in one tenant cannot see or change data of another tenant."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from tests.support.payments import ARGUMENTS
 from tests.support.postgres import DATABASES, empty_database
 from tests.support.service import APPROVER, ServedApp, service, settings_on, tenant_on
 
-SECRET = "acme-secret"  # noqa: S105 - what is looked for in answers
+SECRET = "acme-secret"  # noqa: S105 - a marker to search for in answers
 DONE, BEGUN, WAITING = ("0" * 31 + digit for digit in "123")
 SESSION = {
     "facts": {"beneficiary_id": "bene-acme-441", "sanctions_status": "clear"}, "idempotency_key": "idm-4a2b",
@@ -34,16 +34,18 @@ def proposal(call_id: str, *, reference: str = "INV-1", **changes: Any) -> dict[
 
 
 def content(url: str) -> dict[str, list[str]]:
-    """All rows of a database, by table."""
+    """Return all rows of a database, grouped by table."""
     with Database.open(url) as database, database.read() as connection:
         names = inspect(connection).get_table_names()
         return {name: sorted(map(str, connection.execute(text(f'SELECT * FROM "{name}"')))) for name in names}  # noqa: S608
 
 
 def attempts(approval: str, token: str) -> dict[tuple[str, str], list[tuple[str, Any, int | None]]]:
-    """By endpoint, the requests of another tenant with ids of this one: path, body, and the status of the answer.
+    """Return requests with ids of this tenant, which another tenant sends, and the expected statuses, by endpoint.
 
-    Of an endpoint without a row any status will do: what it answers is looked at all the same.
+    Endpoints that this function does not list may answer with any status. The test searches all answers for data of
+    this
+    tenant.
     """
     ids = {"{approval_id}": approval, "{token_id}": token, "{tenant}": "acme"}
     asked: dict[tuple[str, str], list[tuple[str, Any, int | None]]] = {
@@ -52,7 +54,8 @@ def attempts(approval: str, token: str) -> dict[tuple[str, str], list[tuple[str,
         ("post", "/access/v1/search/subject"): [("", wire(subject={"type": "user"}), 200)],
         ("post", "/access/v1/search/resource"): [("", wire(resource={"type": "wire_payment"}), 200)],
         ("post", "/access/v1/search/action"): [("", {name: wire()[name] for name in ("subject", "resource")}, 200)],
-        # The ids of others' calls are as free as any.
+        # Each tenant has its own call ids, so the other tenant can use the id of this tenant's call for a call of its
+        # own.
         ("post", "/v1/proposals"): [
             ("", proposal(DONE), 200), ("", proposal(WAITING), 200),
             ("", {"plan": [WIRE | {"tool": "initiate_wire", "arguments": ARGUMENTS}]}, 200),
@@ -87,7 +90,7 @@ def attempts(approval: str, token: str) -> dict[tuple[str, str], list[tuple[str,
 
 
 async def streamed(served: ServedApp, authorization: str, count: int) -> set[str]:
-    """The approvals that the first events of a stream are about."""
+    """Return the approval ids of the first events that an event stream sends."""
     parts: asyncio.Queue[Any] = asyncio.Queue()
     scope = {
         "type": "http", "method": "GET", "path": "/v1/approvals/events", "query_string": b"", "app": served.app,
@@ -106,7 +109,7 @@ async def streamed(served: ServedApp, authorization: str, count: int) -> set[str
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_another_tenant_finds_nothing(database: str, tmp_path: Path) -> None:
+async def test_tenant_cannot_see_or_change_data_of_another_tenant(database: str, tmp_path: Path) -> None:
     for name in ("acme", "beta", "tokens"):
         (tmp_path / name).mkdir()
     urls = {name: empty_database(database, tmp_path / name) for name in ("acme", "beta", "tokens")}
@@ -152,7 +155,7 @@ async def test_another_tenant_finds_nothing(database: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "spelling", ["sqlite:///{}/store.db", "sqlite:///{}/../{name}/store.db", "sqlite:///{}/link.db"]
 )
-async def test_two_tenants_cannot_have_one_store(spelling: str, tmp_path: Path) -> None:
+async def test_two_tenants_cannot_use_the_same_store(spelling: str, tmp_path: Path) -> None:
     first = f"sqlite:///{tmp_path}/store.db"
     tenants = {"acme": tenant_on(first), "beta": tenant_on(first)}
     (tmp_path / "link.db").symlink_to(tmp_path / "store.db")
@@ -162,7 +165,7 @@ async def test_two_tenants_cannot_have_one_store(spelling: str, tmp_path: Path) 
             pass
 
 
-async def test_a_token_of_a_tenant_that_is_gone_is_nobodys(tmp_path: Path) -> None:
+async def test_token_of_a_removed_tenant_is_rejected(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         answer = await served.client(tenant="gone").get("/v1/manifest")
 

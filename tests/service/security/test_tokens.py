@@ -1,4 +1,4 @@
-"""Access tokens: who holds one, what it is good for, how long; and the browser sessions made by them."""
+"""Access tokens have a holder, scopes and a lifetime. An access token can open a read-only session for a browser."""
 
 import hashlib
 import json
@@ -35,7 +35,7 @@ async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         yield opened
 
 
-async def test_a_token_is_whom_it_was_made_for_and_is_not_stored(url: str) -> None:
+async def test_token_identifies_its_holder_and_only_its_hash_is_stored(url: str) -> None:
     with closing(OpenStores(url)) as stores:
         record, token = issue_token(
             stores.tokens,
@@ -62,7 +62,7 @@ async def test_a_token_is_whom_it_was_made_for_and_is_not_stored(url: str) -> No
     assert record.secret_digest not in repr(record)
 
 
-async def test_what_is_not_the_token_is_nobodys(url: str) -> None:
+async def test_altered_tokens_are_rejected(url: str) -> None:
     with closing(OpenStores(url)) as stores:
         _, token = issue_token(stores.tokens, "default", {"name": "ci", "scopes": ["decide"]})
         changed = token[:-1] + ("A" if token[-1] != "A" else "B")
@@ -75,7 +75,7 @@ async def test_what_is_not_the_token_is_nobodys(url: str) -> None:
             assert await remembering.principal(token) is not None
 
 
-async def test_a_token_counts_until_it_is_over(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_token_is_valid_until_it_expires(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(OpenStores(url)) as stores:
         record, token = issue_token(stores.tokens, "default", {"name": "ci", "scopes": ["decide"], "expires_in": 60})
         knows = TokenAuthenticator(stores.tokens)
@@ -86,9 +86,7 @@ async def test_a_token_counts_until_it_is_over(url: str, monkeypatch: pytest.Mon
         assert await knows.principal(token) is None
 
 
-async def test_a_revoked_token_counts_no_longer_here_and_elsewhere_after_seconds(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_other_processes_reject_a_revoked_token_within_seconds(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(OpenStores(url)) as stores:
         record, token = issue_token(stores.tokens, "default", {"name": "ci", "scopes": ["decide"]})
         here, elsewhere = TokenAuthenticator(stores.tokens), TokenAuthenticator(stores.tokens)
@@ -108,7 +106,7 @@ async def test_a_revoked_token_counts_no_longer_here_and_elsewhere_after_seconds
         assert await elsewhere.principal(token) is None
 
 
-def test_the_first_token_is_given_once(url: str) -> None:
+def test_first_token_of_a_tenant_is_issued_once(url: str) -> None:
     with closing(OpenStores(url)) as first, closing(OpenStores(url)) as second:
         given = at_once([partial(first_token, stores.tokens, "default") for stores in (first, second) * 4])
         one = [token for token in given if token]
@@ -133,7 +131,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"scopes": []}, "scopes: List should have at least 1 item"),
     ({"scopes": "decide"}, "scopes: Input should be a valid list"),
     ({"scopes": ["decide", "root"]}, "scopes.1: Input should be 'decide', 'propose', 'approve', 'audit', 'admin'"),
-    ({"claims": {"roles": ["x"]}}, "session: claims.sub is missing: no subject, no decision"),
+    ({"claims": {"roles": ["x"]}}, "session: claims.sub is missing, but a decision needs a subject"),
     ({"claims": {"sub": "a\u202eb"}}, "session: claims.sub is "),
     ({"expires_in": 0}, "expires_in: Input should be greater than 0"),
     ({"expires_in": 10**12}, "expires_in: Input should be less than or equal to 315360000"),
@@ -142,7 +140,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_what_no_token_can_be(tmp_path: Path) -> None:
+def test_issue_token_rejects_invalid_arguments(tmp_path: Path) -> None:
     with closing(OpenStores(f"sqlite:///{tmp_path}/t.db", upgrade=True)) as stores:
         for changes, message in INVALID:
             with pytest.raises(UsageError) as caught:
@@ -151,7 +149,7 @@ def test_what_no_token_can_be(tmp_path: Path) -> None:
         assert stores.tokens.list("default") == []
 
 
-async def test_tokens_over_http(served: ServedApp) -> None:
+async def test_tokens_are_created_listed_and_revoked_over_http(served: ServedApp) -> None:
     admin = served.client([Scope.ADMIN], {})
     made = await admin.post("/v1/tokens", json={"name": "ci", "scopes": ["admin"], "claims": OFFICER, "expires_in": 60})
     answer = made.json()
@@ -171,7 +169,7 @@ async def test_tokens_over_http(served: ServedApp) -> None:
     assert (refused.status_code, refused.headers["WWW-Authenticate"], refused.json()) == (
         401, 'Bearer error="invalid_token"',
         {"error": {
-            "code": "service.unauthenticated", "message": "the token is not valid, or no longer",
+            "code": "service.unauthenticated", "message": "the token is invalid, expired or revoked",
             "hint": "send Authorization: Bearer TOKEN",
         }},
     )  # fmt: skip
@@ -185,7 +183,7 @@ async def test_tokens_over_http(served: ServedApp) -> None:
     ]  # fmt: skip
 
 
-async def test_a_browser_reads_by_its_cookie(served: ServedApp) -> None:
+async def test_browser_session_can_read_but_not_change_data(served: ServedApp) -> None:
     bearer = served.client([Scope.AUDIT, Scope.APPROVE, Scope.ADMIN, Scope.ASSERT])
     opened = await bearer.post("/v1/session")
     cookie = opened.headers["Set-Cookie"]
@@ -221,17 +219,17 @@ async def test_browser_sessions_end_with_their_token(served: ServedApp) -> None:
     assert len((await admin.get("/v1/tokens")).json()["tokens"]) == 2
 
 
-async def test_a_cookie_is_secure_where_the_service_is(tmp_path: Path) -> None:
+async def test_session_cookie_is_secure_with_https(tmp_path: Path) -> None:
     async with service(tmp_path, public_url="https://pdp.example.com") as served:
         opened = await served.client().post("/v1/session")
 
     assert opened.headers["Set-Cookie"].endswith("; Path=/; SameSite=strict; Secure")
 
 
-async def test_bad_orders_of_tokens(tmp_path: Path) -> None:
+async def test_service_rejects_invalid_token_requests_over_http(tmp_path: Path) -> None:
     orders: list[tuple[dict[str, Any], str]] = [
         ({"scopes": ["decide"]}, "name is missing"),
-        ({"name": "a", "scopes": "decide"}, "scopes has to be a list"),
+        ({"name": "a", "scopes": "decide"}, "scopes must be a list"),
         ({"name": "a", "scopes": ["decide"], "expires_in": "1"}, "expires_in is not valid: Input should be a valid"),
         ({"name": "a", "scopes": ["decide"], "tenant": "b"}, "unknown field 'tenant'"),
         ({"name": "a", "scopes": ["decide"], "claims": {"sub": 1}}, "session: claims.sub is not text"),
