@@ -1,9 +1,9 @@
-"""Enforcement points for the frameworks that agents are written in: a module and an extra each, and two lines to use.
+"""Enforcement points for agent frameworks: one module and one extra for each. See docs/adapters.md.
 
-Each lets its framework run a tool on ALLOW alone, with exactly the decided arguments; docs/adapters.md.
+The framework runs a tool on ALLOW only, with exactly the decided arguments.
 
-- guard/: what they share: a call decided, and run by the framework
-- http/: requests over HTTP as calls, for asgi.py
+- guard/: shared code that decides a call and lets the framework run it
+- http/: HTTP requests as tool calls, for asgi.py
 - langchain.py: LangChain and LangGraph
 - openai_agents.py: the OpenAI Agents SDK
 - pydantic_ai.py: Pydantic AI
@@ -15,5 +15,5 @@ Each lets its framework run a tool on ALLOW alone, with exactly the decided argu
 - llama_index.py: LlamaIndex
 - fastmcp.py: FastMCP servers
 - mcp.py: servers of the MCP SDK
-- asgi.py: tools behind plain HTTP, such as those of a FastAPI application
+- asgi.py: tools behind plain HTTP, such as the routes of a FastAPI application
 """

@@ -1,8 +1,6 @@
-"""Microsoft's Agent Framework: middleware that decides each call of a tool around its execution.
+"""Middleware for Microsoft's Agent Framework that decides each tool call.
 
-    Agent(client, tools=tools, middleware=agent_framework_middleware(pep, session))
-
-A tool that the provider runs, or the application itself, is shown to no model: its calls could not be decided.
+Tools that the provider or the application itself runs are hidden from the model, because their calls cannot be decided.
 """
 
 from collections.abc import Awaitable, Callable
@@ -20,7 +18,7 @@ from pdp.pep import Pep
 with extra("agent-framework"):
     import agent_framework as maf
 
-    # There is no public way to say that whoever changes arguments after this stops the run.
+    # The framework has no public way to stop a run if later middleware changes the arguments.
     from agent_framework._tools import _SECURITY_ARGUMENTS_SNAPSHOT_CONTEXT_KEY as _DECIDED_ARGUMENTS
     from agent_framework._tools import _argument_authority_token as _token_of
 
@@ -31,34 +29,38 @@ _inside: ContextVar[bool] = ContextVar("pdp_agent_framework_inside", default=Fal
 
 
 def agent_framework_middleware(pep: Pep, session: SessionSource) -> list[Any]:
-    """Return the middleware of an `Agent`, all of which it needs; others may stand before and after.
+    """Return middleware for an `Agent`. Pass the whole list; other middleware may come before or after the list.
 
-    A call that is held ends the run with a `function_approval_request`, whose `additional_properties["approval"]` says
-    what it waits for. Without an `AgentSession` of the application, and in a sub-agent, the model is told instead.
+    A held call ends the run with a `function_approval_request`, whose `additional_properties["approval"]` is
+    `CallOutcome.pending`. Without an `AgentSession`, or in a sub-agent, the run goes on and the model gets a text.
 
     Args:
-        pep: who decides.
-        session: one session, or a function of the run's `AgentContext`: what the application passed to `Agent.run` is
-            its `session` and `function_invocation_kwargs`; its `messages` are no source of trust.
+        pep: decides the calls.
+        session: one session, or a function of the run's `AgentContext`. The context's `session` and
+            `function_invocation_kwargs` come from the application's `Agent.run`; do not trust the context's `messages`.
 
     Raises:
-        UsageError: as `ToolGuard`.
+        UsageError: see `ToolGuard`.
+
+    Example::
+
+        agent = Agent(client, tools=tools, middleware=agent_framework_middleware(pep, session))
     """
-    place = _Place()
+    place = _DenyAll()
     return [_RunStart(ToolGuard(pep, session), place), place]
 
 
-class _Place(maf.FunctionMiddleware):
-    """Stands where a run's own middleware is put, and denies all calls where it was not."""
+class _DenyAll(maf.FunctionMiddleware):
+    """Denies all calls. In each run, `_RunStart` replaces this middleware with middleware that decides."""
 
-    async def process(self, context: Any, call_next: Callable[[], Awaitable[None]]) -> None:  # noqa: ARG002 - as declared
+    async def process(self, context: Any, call_next: Callable[[], Awaitable[None]]) -> None:  # noqa: ARG002 - overrides
         context.result = f"Error: {UNDECIDED.text}"
 
 
 class _RunStart(maf.AgentMiddleware):
-    """Puts middleware in place that knows the run: whose it is, and which agent's."""
+    """Replaces `_DenyAll` with middleware that knows the run and its agent."""
 
-    def __init__(self, guard: ToolGuard, place: _Place) -> None:
+    def __init__(self, guard: ToolGuard, place: _DenyAll) -> None:
         self._guard, self._place = guard, place
 
     async def process(self, context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
@@ -69,7 +71,7 @@ class _RunStart(maf.AgentMiddleware):
 
 
 class _RunTools(maf.ChatMiddleware):
-    """Shows the model those of a run's tools that it may use, before each of its turns."""
+    """Shows the model only the tools that the run may use, before each turn."""
 
     def __init__(self, guard: ToolGuard, run: Any) -> None:
         self._guard, self._run = guard, run
@@ -85,8 +87,6 @@ class _RunTools(maf.ChatMiddleware):
 
 
 class _RunCalls(maf.FunctionMiddleware):
-    """Decides the calls of one run."""
-
     def __init__(self, guard: ToolGuard, run: Any) -> None:
         self._guard, self._run = guard, run
         self._can_pause = run.session is not None and not _inside.get()
@@ -117,7 +117,7 @@ class _RunCalls(maf.FunctionMiddleware):
 
 
 class _Once:
-    """The token of decided arguments. The framework compares it before it runs a tool: it is equal once."""
+    """The framework's token for the decided arguments. The token is valid once, so the tool cannot run twice."""
 
     def __init__(self, token: Any) -> None:
         self._tokens = [token]
@@ -131,7 +131,7 @@ def _run_id(run: Any) -> str | None:
 
 
 def _json(result: Any) -> Any:
-    """Return as JSON what a tool gave; the framework has made text of it."""
+    """Return a tool's result as JSON, parsed from the text that the framework makes of the result."""
     if not isinstance(result, list) or [item.type for item in result] != ["text"]:
         return to_jsonable_python([item.to_dict() for item in result] if isinstance(result, list) else result)
     try:
@@ -141,7 +141,6 @@ def _json(result: Any) -> Any:
 
 
 def _approval_request(context: Any, outcome: CallOutcome) -> Any:
-    """Return the framework's pause: a request to approve the call with the arguments that were decided."""
     call_id, approval = context.metadata["call_id"], outcome.approval
     own_id = context.metadata.get("function_call_occurrence_id", call_id)
     arguments = orjson.loads(approval.body)["context"]["arguments"] if approval is not None else {}

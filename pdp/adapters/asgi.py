@@ -1,10 +1,7 @@
-"""Tools behind plain HTTP: a middleware for ASGI applications, such as those of FastAPI or Starlette.
+"""Middleware for ASGI applications, such as FastAPI or Starlette, whose routes are tools.
 
-`session` is one for all callers, or a function of the ASGI scope: who calls is what the application's own
-authentication, in front of this, has put there (`scope["user"]`, `scope["state"]`). A header by itself says nothing.
-
-A route is decided by its method and path; the application has to route alike. What it takes from headers and cookies
-is not decided on. A response is held back until it is whole, so that obligations hold: nothing is streamed.
+A tool is found by method and path, so the application has to route by method and path, too. The policy does not see
+headers and cookies. Responses are buffered, because obligations may change them, so nothing is streamed.
 """
 
 import asyncio
@@ -17,10 +14,10 @@ from pdp.adapters.http.request import (
     RequestArguments,
     Route,
     ToolRoutes,
+    decided_request,
     local_path,
     read_arguments,
     tools_of_openapi,
-    written,
 )
 from pdp.adapters.http.response import HeldResponse, send_json, send_problem
 from pdp.errors import UsageError
@@ -36,17 +33,25 @@ _LONGEST: Final = 1_048_576
 
 
 class AsgiMiddleware:
-    """Passes a request on to `app` on ALLOW alone, with exactly the decided arguments; else 403 as problem+json.
+    """Passes a request to `app` on ALLOW, with the decided arguments. Otherwise, answers with 403 and problem+json.
 
     Args:
-        tools: by route, as `POST /wires/{id}`, the name of its tool; or an OpenAPI document, whose `operationId`s they
-            are, and whose schemas are held against the manifest.
-        is_open: routes that are no tools and pass undecided, as `GET /health` or `WEBSOCKET /news`. Any other request
-            is denied, as one of which two routes could be meant.
-        longest: bytes of a request's or a response's body at most.
+        app: the ASGI application.
+        pep: decides the calls.
+        session: one session for all callers, or a function of the ASGI scope. Take the caller from the values that your
+            authentication put into the scope (`scope["user"]`, `scope["state"]`); a header alone proves nothing.
+        tools: the tool name of each route, such as `{"POST /wires/{id}": "initiate_wire"}`; or an OpenAPI document,
+            whose `operationId`s are the names, and whose schemas are compared with the manifest.
+        is_open: routes that pass without a decision, such as `GET /health` or `WEBSOCKET /news`. Requests that match
+            no route, or several, are denied.
+        longest: the maximum size of a request's or a response's body, in bytes.
 
     Raises:
-        UsageError: a route cannot be read, or a tool is not as declared; else as of `ToolGuard`.
+        UsageError: a route cannot be read, or a tool differs from the manifest; see also `ToolGuard`.
+
+    Example::
+
+        guarded = AsgiMiddleware(app, pep, lambda scope: scope["state"]["session"], {"GET /notes/{id}": "read_note"})
     """
 
     def __init__(
@@ -65,53 +70,53 @@ class AsgiMiddleware:
         self._routes = ToolRoutes({route: tool for route, tool in routes.items() if route not in is_open}, is_open)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
+        """Handle one ASGI connection."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         method = scope["method"] if scope["type"] == "http" else scope["type"].upper()
-        found = self._routes.find(method, local_path(scope))
-        if found is not None and found[0].tool == OPEN:
+        match = self._routes.find(method, local_path(scope))
+        if match is not None and match[0].tool == OPEN:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await receive()
-            await send({"type": "websocket.close", "code": 1008, "reason": "no tool is behind this"})
+            await send({"type": "websocket.close", "code": 1008, "reason": "no tool has this path"})
         elif scope["type"] == "http":
-            await self._answered(scope, found, receive, send)
+            await self._serve(scope, match, receive, send)
 
-    async def _answered(
-        self, scope: Any, found: tuple[Route, dict[str, str]] | None, receive: Receive, send: Send
+    async def _serve(
+        self, scope: Any, match: tuple[Route, dict[str, str]] | None, receive: Receive, send: Send
     ) -> None:
-        if found is None:
-            await send_problem(send, 403, "INVALID_TOOL_NAME: no tool is behind this method and path")
+        if match is None:
+            await send_problem(send, 403, "INVALID_TOOL_NAME: no tool has this method and path")
             return
-        entry = self._guard.manifest.tools.get(found[0].tool)
+        entry = self._guard.manifest.tools.get(match[0].tool)
         body = await self._body(receive)
         if body is None:
             await send_problem(send, 413, f"INVALID_ARGUMENTS: the body is longer than {self._longest} bytes")
             return
         try:
-            asked = read_arguments(scope, body, found[1], {} if entry is None else entry.schema_)
+            asked = read_arguments(scope, body, match[1], {} if entry is None else entry.schema_)
         except UsageError as error:
             await send_problem(send, 400, f"INVALID_ARGUMENTS: {error.message}")
             return
-        await self._made(scope, found[0], asked, receive, send)
+        await self._run_tool(scope, match[0], asked, receive, send)
 
-    async def _made(self, scope: Any, route: Route, asked: RequestArguments, receive: Receive, send: Send) -> None:
+    async def _run_tool(self, scope: Any, route: Route, asked: RequestArguments, receive: Receive, send: Send) -> None:
         responses: list[HeldResponse] = []
-        gone = asyncio.ensure_future(receive())
+        disconnected = asyncio.ensure_future(receive())
 
         async def run(decided: dict[str, Any]) -> HeldResponse:
-            if gone.done():
-                raise ToolUnavailableError("the caller is gone", details={"effect": "none"})
-            own, body = written(scope, route, asked, decided)
+            if disconnected.done():
+                raise ToolUnavailableError("the caller disconnected", details={"effect": "none"})
+            own, body = decided_request(scope, route, asked, decided)
             messages = [{"type": "http.request", "body": body, "more_body": False}]
 
-            async def given() -> Message:
-                return messages.pop() if messages else await asyncio.shield(gone)
+            async def next_message() -> Message:
+                return messages.pop() if messages else await asyncio.shield(disconnected)
 
             responses.append(response := HeldResponse(self._longest))
-            await self._app(own, given, response.take)
+            await self._app(own, next_message, response.take)
             response.check()
             return response
 
@@ -119,7 +124,7 @@ class AsgiMiddleware:
             call = FrameworkCall(route.tool, asked.all, context=scope, pauses=False)
             outcome = await self._guard.acall(call, run, lambda made: made.content)
         finally:
-            gone.cancel()
+            disconnected.cancel()
         if outcome.own is not None:
             await outcome.own.send(send)
         elif outcome.kind is OutcomeKind.RAN:
@@ -130,7 +135,6 @@ class AsgiMiddleware:
             await send_problem(send, 403, outcome.text, outcome)
 
     async def _body(self, receive: Receive) -> bytes | None:
-        """Return a request's body; None: it is too long, or its client is gone."""
         body, more = bytearray(), True
         while more:
             message = await receive()

@@ -1,7 +1,7 @@
-"""The Claude Agent SDK: tools of servers in this process run inside the decision; what the client runs is refused.
+"""Guard the Claude Agent SDK: a `Pep` decides the tools of SDK servers, and a hook policy all other tools.
 
-A held call is answered with the text that names its approval, and the model makes it again. The client's own pause
-(`defer`) is not used: of several calls that it held in one turn only the last one came back, as was seen in 2.1.330.
+A held call is answered with text that names its approval, and the model repeats the call. The client's pause (`defer`)
+is not used, because version 2.1.330 resumed only the last of several calls that were held in one turn.
 """
 
 import logging
@@ -22,7 +22,7 @@ with extra("claude-agent-sdk"):
     from claude_agent_sdk import ClaudeAgentOptions, HookMatcher
     from mcp import Client
 
-    from pdp.adapters.mcp import content, listed_page, look, own_of, running, told
+    from pdp.adapters.mcp import check_before_call, client_result, content, listed_page, server_result, tool_runner
     from pdp.hooks.call import Behaviour, HookAnswer, Moment
     from pdp.hooks.decide import answer
     from pdp.hooks.dialects import CLAUDE_CODE, http_body
@@ -30,8 +30,9 @@ with extra("claude-agent-sdk"):
 
 _EVENTS: Final = ("PreToolUse", "PostToolUse", "PostToolUseFailure")
 _CALL_ID: Final = "claudecode/toolUseId"
-_MOST_CALLS: Final = 1024  # that were announced and have not come; the client's own rules refuse some
-_UNKNOWN: Final = "pep.internal_error: the client did not announce this call, and nothing ran"
+# The maximum number of announced calls that are kept. Calls that the client's own rules reject never arrive.
+_MOST_CALLS: Final = 1024
+_UNKNOWN: Final = "pep.internal_error: the client did not announce this call, so the tool did not run"
 
 _log = logging.getLogger("pdp.adapters")
 
@@ -39,45 +40,54 @@ _log = logging.getLogger("pdp.adapters")
 async def guarded_claude_options(
     options: ClaudeAgentOptions, pep: Pep, session: SessionSource, policy: HookPolicy | None = None
 ) -> ClaudeAgentOptions:
-    """Return options whose tools run on ALLOW alone: those of SDK servers, by the names that their `@tool` has.
+    """Return options whose tools run on ALLOW only. The policy sees SDK tools by the name in `@tool`.
 
-    Settings of the machine and of the repository are not loaded unless `setting_sources` names them.
+    Settings of the machine and of the repository are loaded only if `setting_sources` names them.
 
     Args:
-        options: the user's own, unchanged. Hooks of theirs stay.
-        pep: who decides.
-        session: whose calls these are. A function gets the input of the client's hook without the model's arguments:
-            `session_id`, `cwd`, `agent_type` and so on; an empty one when tools are listed.
-        policy: decides the client's own tools and its other servers, as `pdp hook` does. Without it there are none.
+        options: the options to guard. The result is a copy with the same hooks.
+        pep: decides the tools of SDK servers.
+        session: one session for all calls, or a function of the input of the client's hook: `session_id`, `cwd`,
+            `agent_type` and so on, without the model's arguments. The function gets `{}` when tools are listed.
+        policy: decides the client's own tools and its other servers, as `pdp hook` does. Without `policy`, all are off.
 
     Raises:
-        UsageError: a tool is not as the manifest declares it, two servers have one of the same name, there are
-            `extra_args`, or tools of the client or other servers that nothing would decide.
+        UsageError: a tool differs from the manifest; two servers have a tool of the same name; `extra_args` is set; or
+            the client's own tools or other servers are used without `policy`.
+
+    Example::
+
+        async with ClaudeSDKClient(await guarded_claude_options(options, pep, session)) as client:
+            ...
     """
     if not isinstance(options.mcp_servers, dict):
-        raise UsageError("mcp_servers is a file or text", hint="give a dict, so that each server can be guarded")
+        raise UsageError("mcp_servers must be a dict, so that each server can be guarded", hint="pass a dict")
     if options.extra_args:
-        raise UsageError("extra_args may take the hooks away, as `bare` does", hint="use the options of the SDK")
-    servers: dict[str, Any] = dict(options.mcp_servers)
-    own = [name for name, each in servers.items() if each.get("type") == "sdk"]
-    if policy is None and (options.tools or len(own) < len(servers)):
         raise UsageError(
-            "nothing decides the client's own tools and servers outside of this process",
-            hint="leave `tools` and such servers out, or give the policy of `pdp hook` (pdp.hooks.home.open_policy)",
+            "`extra_args` is not allowed, because arguments such as `bare` disable the hooks",
+            hint="set these options by the other fields of ClaudeAgentOptions",
         )
-    guard = _ClaudeTools(ToolGuard(pep, session), frozenset(own), policy)
-    for name in own:
+    servers: dict[str, Any] = dict(options.mcp_servers)
+    sdk_servers = [name for name, each in servers.items() if each.get("type") == "sdk"]
+    if policy is None and (options.tools or len(sdk_servers) < len(servers)):
+        raise UsageError(
+            "the client has its own tools or servers outside of this process, but no policy that decides their calls",
+            hint="remove `tools` and these servers, or pass `policy`: open_policy(...) of pdp.files",
+        )
+    guard = _ClaudeTools(ToolGuard(pep, session), frozenset(sdk_servers), policy)
+    for name in sdk_servers:
         servers[name] = {**servers[name], "instance": await guard.guarded(servers[name]["instance"])}
     hooks: dict[Any, list[HookMatcher]] = {**(options.hooks or {})}
     for event in _EVENTS:
-        hooks[event] = [HookMatcher(hooks=[guard.asked], on_failure="block"), *hooks.get(event, ())]
+        hooks[event] = [HookMatcher(hooks=[guard.on_hook], on_failure="block"), *hooks.get(event, ())]
     return replace(
         options,
         mcp_servers=servers,
         strict_mcp_config=True,
         tools=[] if policy is None else options.tools,
         setting_sources=options.setting_sources or [],
-        env={**options.env, "CLAUDE_CODE_SIMPLE": ""},  # set to anything, it takes the hooks away
+        # Any value of this variable disables the hooks, so it is set to an empty text.
+        env={**options.env, "CLAUDE_CODE_SIMPLE": ""},
         hooks=hooks,
     )
 
@@ -89,7 +99,6 @@ class _ClaudeTools:
         self._announced: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
 
     async def guarded(self, server: Any) -> Any:
-        """Return the server with its tools inside of decisions; nothing stands between these and the tools."""
         async with Client(server) as client:
             pages = [await client.list_tools()]
             while pages[-1].next_cursor is not None:
@@ -99,34 +108,33 @@ class _ClaudeTools:
             raise UsageError(f"two servers have a tool of the same name: {sorted(twice)}", hint="rename one")
         self._names |= schemas.keys()
         self._guard.check(schemas)
-        own = copy(server)
-        own.middleware = [*server.middleware, self._served]
-        return own
+        guarded_server = copy(server)
+        guarded_server.middleware = [*server.middleware, self._served]
+        return guarded_server
 
-    async def asked(self, given: Any, *_: Any) -> Any:
-        """Be the client's hook: note a call that a server of ours will get, and decide any other by the policy."""
+    async def on_hook(self, hook_input: Any, *_: Any) -> Any:
+        """Answer the client's hook: note calls for SDK servers, and let the policy decide all other calls."""
         moment = Moment.BEFORE
         try:
-            source = given.get("mcp_server") or {}
+            source = hook_input.get("mcp_server") or {}
             if source.get("source") == "sdk" and source.get("name") in self._servers:
-                if given["hook_event_name"] == "PreToolUse":
-                    known = {name: value for name, value in given.items() if name != "tool_input"}
-                    self._announced[given["tool_use_id"]] = known
+                if hook_input["hook_event_name"] == "PreToolUse":
+                    known = {name: value for name, value in hook_input.items() if name != "tool_input"}
+                    self._announced[hook_input["tool_use_id"]] = known
                     if len(self._announced) > _MOST_CALLS:
                         self._announced.popitem(last=False)
                 return {}
-            call = CLAUDE_CODE.read(given)
+            call = CLAUDE_CODE.read(hook_input)
             moment = call.moment
-            said = HookAnswer(Behaviour.DENY, f"{call.tool}: nothing decides this tool here")
+            result = HookAnswer(Behaviour.DENY, f"{call.tool}: no policy decides calls of this tool")
             if self._policy is not None:
-                said = await answer(call, self._policy)
-        except Exception:  # noqa: BLE001 - the client goes on after what it cannot read
-            _log.exception("a hook could not be answered, which is a DENY")
-            said = HookAnswer(Behaviour.DENY, "the call cannot be decided")
-        return http_body(said, moment)
+                result = await answer(call, self._policy)
+        except Exception:  # noqa: BLE001 - the client continues if it cannot read an answer
+            _log.exception("a hook failed, so the call is denied")
+            result = HookAnswer(Behaviour.DENY, "the call could not be decided")
+        return http_body(result, moment)
 
     async def _served(self, ctx: Any, call_next: Any) -> Any:
-        """Be the middleware of a server."""
         if ctx.method == "tools/list":
             page = await listed_page(self._guard, ctx, call_next)
             shown = await self._guard.avisible([tool["name"] for tool in page["tools"]], {})
@@ -136,9 +144,9 @@ class _ClaudeTools:
         params = types.CallToolRequestParams.model_validate(ctx.params or {}, by_name=False)
         call_id = str((params.meta or {}).get(_CALL_ID))
         if (known := self._announced.pop(call_id, None)) is None:
-            return told(CallOutcome(OutcomeKind.DENIED, _UNKNOWN), None, ctx, params)
-        await look(self._guard, ctx, call_next, params.name)
+            return client_result(CallOutcome(OutcomeKind.DENIED, _UNKNOWN), None, ctx, params)
+        await check_before_call(self._guard, ctx, call_next, params.name)
         ids = (known.get("agent_type"), known.get("session_id"))
         call = FrameworkCall(params.name, params.arguments or {}, call_id, known, *ids, pauses=False)
-        own = own_of(outcome := await self._guard.acall(call, running(ctx, call_next), content))
-        return told(outcome, None, ctx, params) if own is None else own
+        own = server_result(outcome := await self._guard.acall(call, tool_runner(ctx, call_next), content))
+        return client_result(outcome, None, ctx, params) if own is None else own

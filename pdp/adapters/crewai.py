@@ -1,8 +1,8 @@
-"""CrewAI: tools that decide each call of theirs, and a hook that stops the tools of the process which do not.
+"""Tools for CrewAI whose calls are decided, and a hook that blocks all other tools of the process.
 
-CrewAI goes on with a call when its hook fails, caches results before its tools are asked, and runs a tool that raises
-up to five times. So the decision is in the tool, which caches nothing and raises nothing. There is no pause: a held
-call is answered with the text that names its approval, and is made again in a later run.
+CrewAI continues a call if its hook fails, returns cached results without calling the tool, and runs a tool up to five
+times if it raises. So each guarded tool itself decides its calls, and neither caches results nor raises errors. CrewAI
+cannot pause, so a held call is answered with text that names its approval, and is made again in a later run.
 """
 
 import logging
@@ -34,49 +34,57 @@ _announced: ContextVar[list[Any] | None] = ContextVar("pdp_crewai_announced", de
 
 
 class CrewAiGuard:
-    """Makes tools of which each call is decided. Once there is one, no other tool runs for an agent of this process.
+    """Makes tools whose calls are decided. While a guard is open, agents of this process run no unguarded tool.
 
     Args:
-        pep: who decides.
-        session: whose calls these are. A function gets CrewAI's `ToolCallHookContext` (`agent`, `task`, `crew`; its
-            `tool_input` is the model's), or None where no agent calls. It states the `run_id`: an id of a crew does not
-            last, and a held call is granted for its run.
+        pep: decides the calls.
+        session: one session, or a function of CrewAI's `ToolCallHookContext` (`agent`, `task`, `crew`; the model wrote
+            `tool_input`), or of None if no agent makes the call. Set a `run_id`, because an approval is valid for one
+            run, and the id of a crew changes.
         unguarded: names of tools that run without a decision, as CrewAI spells them, such as
             `delegate_work_to_coworker`.
+
+    Raises:
+        UsageError: see `ToolGuard`.
+
+    Example::
+
+        guard = CrewAiGuard(pep, session=lambda call: {"claims": OFFICERS[call.crew.name], "run_id": call.crew.name})
+        officer = Agent(role="payments", tools=guard.tools([initiate_wire]), **described)
     """
 
     def __init__(self, pep: Pep, session: SessionSource, *, unguarded: Collection[str] = ()) -> None:
         self._guard, self._lists = ToolGuard(pep, session), not callable(session)
         self._unguarded = frozenset(unguarded)
-        register_before_tool_call_hook(self._asked)
+        register_before_tool_call_hook(self._before_tool_call)
 
     def close(self) -> None:
-        """Let the tools that are not guarded run again."""
-        unregister_before_tool_call_hook(self._asked)
+        """Remove the hook that blocks unguarded tools."""
+        unregister_before_tool_call_hook(self._before_tool_call)
 
     def tools(self, tools: Sequence[BaseTool]) -> list[BaseTool]:
-        """Return the tools, guarded; under one session for all, those that its caller can use at all.
+        """Return guarded tools. If one session serves all calls, tools that this session can never use are left out.
 
-        UsageError: one is not as the manifest declares it, or two have one name.
+        Raises:
+            UsageError: a tool differs from the manifest, or two tools have the same name.
         """
         named = {_name(tool): tool for tool in tools}
         if len(named) < len(tools):
-            raise UsageError("two tools have one name", hint="rename one; CrewAI spells names in small letters")
+            raise UsageError("two tools have the same name", hint="rename one; CrewAI compares names in lower case")
         self._guard.check({name: tool.args_schema.model_json_schema() for name, tool in named.items()})
         shown = self._guard.visible(named) if self._lists else named
         return [_guarded(self._guard, name, tool) for name, tool in named.items() if name in shown]
 
-    def _asked(self, context: Any) -> bool | None:
-        """Be the framework's hook: the call goes on unless this is False."""
+    def _before_tool_call(self, context: Any) -> bool | None:
         try:
-            _announced.set([context])  # a list, so that whoever takes it takes it from all threads
+            _announced.set([context])  # The context is in a list, because the tool may remove it in another thread.
             executor = getattr(context.agent, "agent_executor", None)
-            # Where calls stand in the model's text, the last tool of a name is shown here, and the first one runs.
+            # If the model writes calls as text, CrewAI shows the last tool of a name here, but runs the first.
             named = [each for each in getattr(executor, "tools", None) or () if _name(each) == context.tool_name]
             inner = [getattr(each, "_original_tool", None) for each in (context.tool, *named)]
             runs = all(isinstance(each, _GuardedTool) for each in inner) or context.tool_name in self._unguarded
-        except Exception:  # noqa: BLE001 - the framework would go on
-            _log.exception("a call could not be looked at, and does not run")
+        except Exception:  # noqa: BLE001 - after an error, CrewAI would run the tool
+            _log.exception("could not inspect a call, so the call is blocked")
             runs = False
         return None if runs else False
 
@@ -88,19 +96,20 @@ def _name(tool: Any) -> str:
     return str(_spelt(tool.name))
 
 
-class _GuardedTool(BaseTool):  # type: ignore[misc] # the framework is not installed where types are checked
+class _GuardedTool(BaseTool):  # type: ignore[misc] # CrewAI is not installed where mypy runs
     _guard: ToolGuard = PrivateAttr()
     _declared: str = PrivateAttr()
     _inner: BaseTool = PrivateAttr()
 
     def _run(self, **given: Any) -> Any:
-        told = (_announced.get() or [None]).pop()
-        context = told if getattr(getattr(told, "tool", None), "_original_tool", None) is self else None
+        announced = (_announced.get() or [None]).pop()
+        context = announced if getattr(getattr(announced, "tool", None), "_original_tool", None) is self else None
         fields = self.args_schema.model_fields
         arguments = {
             name: value
             for name, value in self.args_schema.model_validate(given).model_dump(mode="json").items()
-            if value is not None or fields[name].default is not None  # of these the framework makes null
+            # CrewAI sets absent arguments to null, so these are removed.
+            if value is not None or fields[name].default is not None
         }
         role = getattr(getattr(context, "agent", None), "role", None)
         call = FrameworkCall(self._declared, arguments, None, context, role, pauses=False)
@@ -114,7 +123,8 @@ class _GuardedTool(BaseTool):  # type: ignore[misc] # the framework is not insta
         return outcome.text if outcome.own is None else outcome.own
 
     def _ran(self, arguments: dict[str, Any]) -> Any:
-        self._inner.reset_usage_count()  # the limit is this tool's, which the framework counts anew for each run
+        # CrewAI counts the uses of the guarded tool, so the count of the inner tool is reset.
+        self._inner.reset_usage_count()
         result = self._inner.run(**arguments)
         if isinstance(result, ToolFailure):
             raise ToolError(result.as_agent_message())
@@ -132,7 +142,7 @@ def _guarded(guard: ToolGuard, name: str, tool: BaseTool) -> _GuardedTool:
         tool_failure_policy=tool.tool_failure_policy,
         cache_function=_never,
     )
-    made._guard, made._declared, made._inner = guard, name, tool  # noqa: SLF001 - its own class is here
+    made._guard, made._declared, made._inner = guard, name, tool  # noqa: SLF001 - the class is defined here
     return made
 
 

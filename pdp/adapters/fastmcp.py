@@ -1,11 +1,7 @@
-"""FastMCP servers: a middleware that decides each call of a tool and filters the list.
+"""Middleware for FastMCP servers: it decides each tool call and filters the list of tools.
 
-`session` is one for all callers (a server over stdio has one), or a function of FastMCP's `Context`. Who calls is in
-the token that the server's `auth` has verified: `get_access_token().claims`, of `fastmcp.server.dependencies`. What
-else there is of the request (`_meta`, headers, the client's info) are the client's own words.
-
-A tool is decided by the name that this server lists it by: with its prefix, where it is mounted or behind a proxy; as
-transformed. Resources and prompts are no tools, and left to the server.
+The policy sees the tool name that this server lists, with the prefix of a mounted or proxied server, and transformed.
+Resources and prompts are not decided.
 """
 
 from collections.abc import Sequence
@@ -25,7 +21,7 @@ with extra("fastmcp"):
     from fastmcp.tools.base import InputRequiredToolResult, Tool, ToolResult
     from fastmcp.utilities.versions import dedupe_with_versions
 
-    from pdp.adapters.mcp import InputAskedError, own_of, told
+    from pdp.adapters.mcp import InputAskedError, client_result, server_result
 
 
 _HOOKS: Final = {name: getattr(Middleware, name) for name in ("__call__", "on_call_tool", "on_message", "on_request")}
@@ -33,12 +29,23 @@ _HOOKS["intercept_tool_call"] = ServerExtension.intercept_tool_call
 
 
 class FastMcpMiddleware(Middleware):
-    """Lets the server run a tool on ALLOW alone. It is the last middleware: none may change what was decided.
+    """Runs a server's tool on ALLOW only, with the decided arguments.
+
+    Add this middleware last, so that no other middleware changes a decided call.
 
     Args:
-        page: as of `McpMiddleware`.
+        pep: decides the calls.
+        session: one session, if there is one caller, as over stdio; or a function of FastMCP's `Context`. Take the
+            caller from the token that `auth` verified: `get_access_token().claims` of `fastmcp.server.dependencies`.
+            The client writes `_meta`, headers and client info, so do not trust these.
+        page: see `McpMiddleware`.
 
-    Errors as of `ToolGuard`.
+    Raises:
+        UsageError: see `ToolGuard`.
+
+    Example::
+
+        server = FastMCP("payments", auth=auth, middleware=[FastMcpMiddleware(pep, session)])
     """
 
     def __init__(self, pep: Pep, session: SessionSource, *, page: str | None = None) -> None:
@@ -56,14 +63,16 @@ class FastMcpMiddleware(Middleware):
     async def on_call_tool(
         self, context: MiddlewareContext[types.CallToolRequestParams], call_next: CallNext[Any, Any]
     ) -> ToolResult:
-        """Return what a call came to; MCPError: the server raises one."""
+        """Decide a call, run it on ALLOW, and return the result. An `MCPError` of the server is raised unchanged."""
         params, ctx = context.message, context.fastmcp_context
         if ctx is None or (params.meta or {}).get("fastmcp"):
-            return ToolResult("a call is guarded in a request, and of the newest version of a tool", is_error=True)
+            return ToolResult(
+                "only the newest version of a tool can be called, and only by a request of a client", is_error=True
+            )
         tool = await ctx.fastmcp.get_tool(params.name)
         self._check([] if tool is None else [tool])
         if (between := await _between(self, ctx.fastmcp, tool)) is not None:
-            why = f"{between} would run between its decision and its body: put that before the guard"
+            why = f"{between} would run between the decision and the tool: add {between} before FastMcpMiddleware"
             self._guard.leave_out(params.name, why)
 
         async def run(decided: dict[str, Any]) -> ToolResult:
@@ -73,28 +82,30 @@ class FastMcpMiddleware(Middleware):
         call_id = None if request is None else str(request.request_id)
         call = FrameworkCall(params.name, params.arguments or {}, call_id, ctx, pauses=False)
         outcome = await self._guard.acall(call, run, _content)
-        if (own := own_of(outcome)) is not None:
+        if (own := server_result(outcome)) is not None:
             return own
-        answer = told(outcome, self._page, request, params)
+        answer = client_result(outcome, self._page, request, params)
         asks = answer.result_type == "input_required"
         return InputRequiredToolResult(answer) if asks else ToolResult.from_mcp_result(answer)
 
     def _check(self, tools: Sequence[Tool]) -> None:
-        """Compare tools with the manifest, each time: the server may have replaced one."""
+        """Compare tools with the manifest before each use, because the server may have replaced a tool."""
         self._guard.check({tool.name: tool.parameters for tool in tools}, in_run=True)
         for tool in tools:
             if tool.name in self._guard.manifest.tools and tool.task_config.supports_tasks():
-                self._guard.leave_out(tool.name, "it can run as a task, whose result is not guarded: state task=False")
+                self._guard.leave_out(
+                    tool.name, "the tool can run as a task, whose result is not guarded: set task=False"
+                )
 
 
 async def _between(guard: FastMcpMiddleware, server: FastMCP, tool: Tool | None) -> str | None:
-    """Return what runs between the decision and the body: middleware or an extension, also of a mounted server."""
+    """Return the class name of an extension or middleware that would run between decision and tool, if any."""
     inner: list[Any] = server.middleware[server.middleware.index(guard) + 1 :]
-    inner += server._extensions.values()  # noqa: SLF001 - FastMCP has no other way to see them
+    inner += server._extensions.values()  # noqa: SLF001 - FastMCP has no public list of extensions
     while tool is not None:
         child = getattr(tool, "_server", None)
         if child is not None:
-            inner += [*child.middleware, *child._extensions.values()]  # noqa: SLF001 - as above
+            inner += [*child.middleware, *child._extensions.values()]  # noqa: SLF001 - the same for a mounted server
         name = getattr(tool, "_original_name", "")
         tool = getattr(tool, "parent_tool", None) if child is None else await child.get_tool(name)
     kinds = (type(each) for each in inner if any(getattr(type(each), at, own) is not own for at, own in _HOOKS.items()))

@@ -1,7 +1,6 @@
-"""Google's Agent Development Kit: a plugin that runs a tool inside its decision.
+"""A plugin for Google's Agent Development Kit that decides each tool call.
 
-`Runner(app=App(name=..., root_agent=..., plugins=[AdkPlugin(pep, session)]), ...)`. A plugin is asked about every agent
-of its runner, and of each `AgentTool`. What a before-tool callback answers is the tool's result: ours runs the tool.
+ADK takes the answer of a before-tool callback as the tool's result, so the plugin runs the tool itself.
 """
 
 from collections.abc import Iterable
@@ -23,27 +22,37 @@ with extra("google-adk"):
     from google.genai import types
 
 
-# What only moves the run on: to another agent, whose calls are decided, or to its end. ADK starts a task's agent on the
-# model's word, whatever a callback answers. A class that moves elsewhere is decided as any tool is.
+# These tools only end the run or transfer control to another agent, whose calls are decided. ADK starts a task's agent
+# when the model asks, even if a callback denies the call. If a later ADK moves a class, its tools are decided like all
+# others.
 _CONTROL_FLOW: Final = frozenset((
     "google.adk.agents.llm.task._finish_task_tool.FinishTaskTool",
     "google.adk.tools.agent_tool._TaskAgentTool",
     "google.adk.tools.set_model_response_tool.SetModelResponseTool",
     "google.adk.tools.transfer_to_agent_tool.TransferToAgentTool",
 ))  # fmt: skip
-# The run that a tool runs within, as an AgentTool does, in a session that it makes and drops: it is one run.
+# The id of the outer run. An AgentTool runs its agent in a temporary session, so that session uses this id.
 _run_id: ContextVar[str | None] = ContextVar("pdp_adk_run_id", default=None)
 
 
 class AdkPlugin(BasePlugin):
-    """Decides the calls of all tools of a runner. Register it last: plugins after it are not asked before a tool.
+    """Decides the calls of all tools of a runner, including the agents that run as an `AgentTool`.
 
-    `session` is one session, or a function of ADK's `ToolContext` (for a list, its `CallbackContext`): `user_id`,
-    `session.id` and `run_config` are the application's; `state` is also written by tools and, by `output_key`, models.
+    Register this plugin last: it runs the tool itself, so ADK calls no later plugin for the tool.
+
+    Args:
+        pep: decides the calls.
+        session: one session, or a function of ADK's `ToolContext` (`CallbackContext` when tools are listed). The
+            application sets `user_id`, `session.id` and `run_config`. Tools, and models by `output_key`, can write
+            `state`, so do not trust `state`.
 
     Raises:
-        UsageError: as of `ToolGuard`. A run ends with it: an agent has a code
-            executor or a tool that the model's provider runs, an `AgentTool` has no plugins.
+        UsageError: see `ToolGuard`. The error ends a run if an agent has a code executor or a tool that the model's
+            provider runs, or if an `AgentTool` has no plugins.
+
+    Example::
+
+        app = App(name="payments", root_agent=agent, plugins=[AdkPlugin(pep, session)])
     """
 
     def __init__(self, pep: Pep, session: SessionSource) -> None:
@@ -52,14 +61,16 @@ class AdkPlugin(BasePlugin):
         self._seen: dict[str, Any] = {}
 
     async def before_agent_callback(self, *, agent: Any, callback_context: Any) -> None:
-        """Hold the agent's tools against the manifest, and refuse what would run without a decision."""
+        """Compare the agent's tools with the manifest. Raise `UsageError` if a tool would run without a decision."""
         if getattr(agent, "code_executor", None) is not None:
-            raise UsageError(f"agent {agent.name} has a code executor, whose code runs without a decision")
+            raise UsageError(
+                f"agent {agent.name} has a code executor, which runs without a decision: remove the code executor"
+            )
         if hasattr(agent, "canonical_tools"):
             self._check(await agent.canonical_tools(callback_context))
 
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
-        """Show the model what its caller can ever use."""
+        """Show the model only the tools that its caller can ever use."""
         name, tools, groups = callback_context.agent_name, llm_request.tools_dict, llm_request.config.tools or []
         visible = await self._guard.avisible(
             tools.keys(), callback_context, name, _run_id.get() or callback_context.session.id
@@ -68,12 +79,14 @@ class AdkPlugin(BasePlugin):
         for group in groups:
             others = any(value for key, value in group if key != "function_declarations")
             if others or not isinstance(group, types.Tool):
-                raise UsageError(f"agent {name} has a tool that its model's provider runs, without a decision")
+                raise UsageError(
+                    f"agent {name} has a tool that the model's provider runs without a decision: remove the tool"
+                )
             group.function_declarations = [each for each in group.function_declarations or [] if each.name in visible]
         llm_request.config.tools = [group for group in groups if group.function_declarations] or None
 
     async def before_tool_callback(self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any) -> Any:
-        """Decide the call, run the tool on ALLOW, and answer in its place."""
+        """Decide the call, run the tool on ALLOW, and return the result."""
         if _moves_on(tool):
             return None
         self._check([tool] if self._seen.get(tool.name) is not tool else [])
@@ -83,22 +96,26 @@ class AdkPlugin(BasePlugin):
         if (answer := await _answer_of(own, tool=tool, args=tool_args, tool_context=context)) is not None:
             return answer
         if confirmation is not None and not confirmation.confirmed:
-            return {"error": "a person rejected this call, and nothing ran"}
+            return {"error": "a person rejected this call, so the tool did not run"}
 
         async def run(decided: dict[str, Any]) -> Any:
             with set_within(_run_id, run_id):
                 result = await tool.run_async(args=decided, tool_context=context)
             if isasyncgen(result):
-                raise ToolError("a tool that streams in a live run is not supported: it did not begin")
+                raise ToolError("tools that stream in a live run are not supported, so the tool did not start")
             return result
 
         call = FrameworkCall(tool.name, tool_args, context.function_call_id, context, context.agent_name, run_id)
-        # A confirmation that the tool itself wants comes before its run, whose result may be stored for replays.
+        # A confirmation that the tool itself needs comes before the run, because the result of the call may be stored
+        # for replays.
         confirms = confirmation is None and await tool.check_require_confirmation(tool_args, context)
         outcome = await (self._guard.aask(call) if confirms else self._guard.acall(call, run, _as_json))
         if confirms and outcome.kind is OutcomeKind.RAN:
-            outcome = CallOutcome(OutcomeKind.HELD, "this call waits for a person's confirmation, and nothing ran")
-        # A live run cannot resume, nor a run within a tool, nor what was resumed before: the model is told.
+            outcome = CallOutcome(
+                OutcomeKind.HELD, "this call waits for a person's confirmation, so the tool did not run"
+            )
+        # A live run, a run inside a tool, and a call that was already resumed cannot pause, so the model gets a text
+        # instead.
         pauses = confirmation is None and invocation.live_request_queue is None and run_id == context.session.id
         if pauses and outcome.kind is OutcomeKind.HELD:
             context.request_confirmation(hint=outcome.text, payload=outcome.pending)
@@ -108,8 +125,8 @@ class AdkPlugin(BasePlugin):
     def _check(self, tools: Iterable[Any]) -> None:
         for tool in tools:
             if not getattr(tool, "include_plugins", True):
-                raise UsageError(f"tool {tool.name} runs its agent without plugins, so without decisions")
-            declared = tool._get_declaration()  # noqa: SLF001 - ADK has no other way to a tool's schema
+                raise UsageError(f"tool {tool.name} runs its agent without plugins: set include_plugins=True")
+            declared = tool._get_declaration()  # noqa: SLF001 - ADK has no public way to a tool's schema
             schema = declared and (declared.parameters_json_schema or declared.parameters)
             if isinstance(schema, types.Schema):
                 schema = schema.json_schema.model_dump(mode="json", exclude_none=True)
@@ -119,7 +136,7 @@ class AdkPlugin(BasePlugin):
 
 
 async def _answer_of(callbacks: Iterable[Any], **call: Any) -> Any:
-    """Return what the agent's own callbacks answer. They may forbid more than the policy, and ours would skip them."""
+    """Call the agent's own callbacks, which ADK skips after a plugin, because these callbacks may deny more."""
     for callback in callbacks:
         if (answer := await answer if isawaitable(answer := callback(**call)) else answer) is not None:
             return answer
@@ -130,7 +147,7 @@ def _response(outcome: CallOutcome) -> Any:
     if outcome.is_error or outcome.kind is OutcomeKind.DROPPED:
         return {"error" if outcome.is_error else "result": outcome.text}
     value = outcome.value if outcome.own is None else outcome.own
-    # Never None, on which ADK would run the tool. Empty, a tool that goes on for long gives its response later.
+    # With None, ADK would run the tool. With an empty dict, a long-running tool can still send its response later.
     return {} if value is None else value
 
 

@@ -1,4 +1,4 @@
-"""LangChain and LangGraph: the last of `create_agent`'s `middleware`, or the wrappers of a `ToolNode`."""
+"""Middleware for LangChain and LangGraph. Pass the middleware last to `create_agent`, or its wrappers to `ToolNode`."""
 
 from asyncio import to_thread
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -27,14 +27,25 @@ with extra("langchain"):
 
 
 class LangChainMiddleware(AgentMiddleware):
-    """Decides each tool call of an agent before it runs, and shows the model only tools that its caller can use.
+    """Decides each tool call of an agent, and shows the model only the tools that its caller can use.
 
-    A call that waits for an approval is an `interrupt` with `CallOutcome.pending`. Once it is granted, resume the run
-    by `agent.invoke(None, config)`; after `Command(resume={"type": "reject", "approval_id": ID, "message": WHY})` the
-    model is told so. Where a run cannot pause, the model is told what the call waits for.
+    Add this middleware last, because a call fails if later middleware changes its arguments or runs the tool again.
 
-    Arguments and errors are those of `ToolGuard`; a session's function gets the run's `context`, as `invoke` is given
-    it. It is the last middleware: a call fails whose arguments another one changes, or whose body it runs again.
+    A held call is an `interrupt` that carries `CallOutcome.pending`. When the call is approved, resume the run with
+    `agent.invoke(None, config)`. To reject the call, resume with `Command(resume={"type": "reject", "approval_id": ID,
+    "message": WHY})`. If the run cannot pause, the model gets a text that names the approval.
+
+    Args:
+        pep: decides the calls.
+        session: one session, or a function of the run's `context`, as passed to `invoke`.
+
+    Raises:
+        UsageError: see `ToolGuard`.
+
+    Example::
+
+        guard = LangChainMiddleware(pep, session=lambda context: {"claims": context.claims})
+        agent = create_agent(model, tools, middleware=[guard], checkpointer=InMemorySaver())
     """
 
     def __init__(self, pep: Pep, session: SessionSource) -> None:
@@ -43,23 +54,25 @@ class LangChainMiddleware(AgentMiddleware):
         self._checked: dict[str, BaseTool] = {}
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        """List only what the caller can use; never a tool that the model's provider runs by itself."""
-        shown = self._guard.visible(self._check(request.tools), request.runtime.context, *_whose(get_config()))
+        """Show the model only tools that the caller can use. Tools that the model's provider runs are never shown."""
+        shown = self._guard.visible(self._check(request.tools), request.runtime.context, *_identity(get_config()))
         return handler(_showing(request, shown))
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """Async variant of `wrap_model_call`."""
-        shown = await self._guard.avisible(self._check(request.tools), request.runtime.context, *_whose(get_config()))
+        shown = await self._guard.avisible(
+            self._check(request.tools), request.runtime.context, *_identity(get_config())
+        )
         return await handler(_showing(request, shown))
 
     def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        """Decide a call and, on ALLOW alone, have it run with the decided arguments."""
+        """Decide a call and, on ALLOW, run it with the decided arguments."""
 
         def run(arguments: dict[str, Any]) -> Any:
             with _running(call.tool, arguments):
                 return handler(request.override(tool_call={**request.tool_call, "args": arguments}))
 
-        call, content, answers = self._asked(request)
+        call, content, answers = self._read(request)
         rejected = self._guard.reject(call, answers)
         return _answer(request, call, rejected or self._guard.call(call, run, content))
 
@@ -70,12 +83,12 @@ class LangChainMiddleware(AgentMiddleware):
             with _running(call.tool, arguments):
                 return await handler(request.override(tool_call={**request.tool_call, "args": arguments}))
 
-        call, content, answers = self._asked(request)
+        call, content, answers = self._read(request)
         rejected = await to_thread(self._guard.reject, call, answers) if answers else None
         return _answer(request, call, rejected or await self._guard.acall(call, run, content))
 
     def _check(self, tools: Iterable[Any]) -> list[str]:
-        """Hold tools against the manifest, each once, and return the names of those that LangChain runs."""
+        """Compare new tools with the manifest, and return the names of the tools that LangChain runs."""
         own = [tool for tool in tools if isinstance(tool, BaseTool)]
         for tool in own:
             if self._checked.get(tool.name) is not tool:
@@ -86,22 +99,23 @@ class LangChainMiddleware(AgentMiddleware):
                 self._checked[tool.name] = tool
         return [tool.name for tool in own]
 
-    def _asked(self, request: Any) -> tuple[FrameworkCall, Callable[[Any], Any], list[Any]]:
-        """Return the call of what runs, whichever tool a middleware chose; what reads its result; answers."""
+    def _read(self, request: Any) -> tuple[FrameworkCall, Callable[[Any], Any], list[Any]]:
+        """Return the call, a function that reads the tool's result, and the answers with which the run was resumed."""
         call, context, config = request.tool_call, request.runtime.context, request.runtime.config
         (name,) = self._check([request.tool]) or [call["name"]]
-        # A resume runs a task anew, which has one call where it is a `Send`, as of `create_agent`.
+        # A resume runs a whole task again. Only a task that `Send` made, as `create_agent` does, has a single call and
+        # can pause.
         is_alone = config["metadata"].get("langgraph_path", ("",))[0] == PUSH
         pauses = is_alone and config["configurable"].get(CONFIG_KEY_CHECKPOINTER) is not None
-        asked = FrameworkCall(name, call["args"], call["id"], context, *_whose(config), pauses)
-        # `interrupt` would give the answers only to who is about to pause.
+        framework_call = FrameworkCall(name, call["args"], call["id"], context, *_identity(config), pauses)
+        # Outside of calls that pause, `interrupt` does not return earlier answers, so the scratchpad is read.
         entry, known = self._guard.manifest.tools.get(name), config["configurable"][CONFIG_KEY_SCRATCHPAD]
         answers = [answer for answer in (known.get_null_resume(), *known.resume) if answer is not None]
-        return asked, partial(_value, schema=entry.result_schema if entry else None), answers
+        return framework_call, partial(_value, schema=entry.result_schema if entry else None), answers
 
 
-def _whose(config: Any) -> tuple[str | None, str | None]:
-    """Return the `name` that `create_agent` was given, which a sub-agent without one has of its caller; the thread."""
+def _identity(config: Any) -> tuple[str | None, str | None]:
+    """Return the agent's name and the id of the thread. A sub-agent without a name has the name of its caller."""
     thread = config.get("configurable", {}).get("thread_id")
     return config.get("metadata", {}).get("lc_agent_name"), None if thread is None else str(thread)
 
@@ -111,7 +125,7 @@ def _showing(request: Any, shown: set[str]) -> Any:
 
 
 class _DecidedRun(BaseCallbackHandler):
-    """Hears of each tool that starts in a decided call. What the tool itself calls has another parent."""
+    """Checks that a decided call starts its tool once, with the decided arguments. Calls by the tool may differ."""
 
     raise_error = run_inline = True
 
@@ -119,10 +133,10 @@ class _DecidedRun(BaseCallbackHandler):
         self._decided, self._parents = (tool, arguments), set[Any]()
 
     def on_tool_start(self, serialized: Any, *_: Any, parent_run_id: Any = None, inputs: Any = None, **__: Any) -> None:
-        """ToolError: the body would run with other arguments, or again."""
+        """Raise `ToolError` if the tool would run with other arguments, or a second time."""
         if parent_run_id in self._parents or (not self._parents and (serialized["name"], inputs) != self._decided):
             raise ToolError(
-                "middleware inside of the guard changed the call or repeats it: put LangChainMiddleware last"
+                "middleware after LangChainMiddleware changed or repeated the call: put LangChainMiddleware last"
             )
         self._parents = self._parents or {parent_run_id}
 
@@ -133,18 +147,18 @@ register_configure_hook(_run, inheritable=False)
 
 @contextmanager
 def _running(tool: str, arguments: dict[str, Any]) -> Iterator[None]:
-    """Let a tool pause the run: LangGraph runs it anew from its beginning, so that until then it has done nothing."""
+    """Treat a tool that pauses the run as not run, because LangGraph runs the tool again from its start on resume."""
     token = _run.set(_DecidedRun(tool, arguments))
     try:
         yield
     except GraphInterrupt as pause:
-        raise ToolUnavailableError("the tool has paused the run", details={"effect": "none"}) from pause
+        raise ToolUnavailableError("the tool paused the run", details={"effect": "none"}) from pause
     finally:
         _run.reset(token)
 
 
 def _value(result: Any, schema: Any) -> Any:
-    """Return the result out of what `ToolNode` makes of it: text of any JSON. ToolError: the tool has failed."""
+    """Return the result in a message of `ToolNode`, whose text may be JSON. Raise `ToolError` if the tool failed."""
     if isinstance(result, Command):
         result = result.update.get("messages") if isinstance(result.update, dict) else result.update
     if not isinstance(result, ToolMessage):
@@ -160,13 +174,14 @@ def _value(result: Any, schema: Any) -> Any:
 
 
 def _answer(request: Any, call: FrameworkCall, outcome: CallOutcome) -> Any:
-    """Return what the model sees; a call that is held pauses the run, where it has a thread to be resumed in."""
+    """Return the message for the model. A held call pauses the run instead, if the run's thread can be resumed."""
     for error in (outcome.error, getattr(outcome.error, "__cause__", None)):
         if isinstance(error, GraphBubbleUp):
             raise error
     if outcome.own is not None:
         return outcome.own
     while outcome.kind is OutcomeKind.HELD and call.pauses:
-        interrupt(outcome.pending)  # returns the answers of earlier resumes, and then pauses the run
+        # `interrupt` returns the answer of an earlier resume, if there is one, and otherwise pauses the run.
+        interrupt(outcome.pending)
     own = {"name": request.tool_call["name"], "tool_call_id": call.call_id}
     return ToolMessage(outcome.text, status="error" if outcome.is_error else "success", **own)

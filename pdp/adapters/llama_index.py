@@ -1,6 +1,7 @@
-"""LlamaIndex: tools that decide each call of theirs, whichever way an agent makes it.
+"""Tools for LlamaIndex whose calls are decided.
 
-The framework has no hook. Agents call a tool, an `AgentWorkflow` does by itself, a `CodeActAgent` takes its function.
+LlamaIndex has no hook for tool calls, so the tool itself decides, also in an `AgentWorkflow`, and in a `CodeActAgent`,
+which calls the tool's function.
 """
 
 import inspect
@@ -22,7 +23,7 @@ with extra("llama-index"):
     from llama_index.core.tools import BaseTool, FunctionTool, ToolOutput, adapt_to_async_tool
     from llama_index.core.workflow import Context, HumanResponseEvent, InputRequiredEvent
 
-    # Which call a tool is called for, the framework says nowhere else; nor what pauses a step.
+    # Only these two modules know for which call a tool runs, and which exception pauses a step.
     from workflows.runtime.types.results import StepWorkerStateContextVar, WaitingForEvent
 
 
@@ -32,17 +33,21 @@ _inside: ContextVar[bool] = ContextVar("pdp_llama_index_inside", default=False)
 def guarded_llama_tools(
     tools: Sequence[BaseTool | Callable[..., Any]], pep: Pep, session: SessionSource, agent: str | None = None
 ) -> "list[LlamaIndexTool]":
-    """Return guarded tools in the place of these, without those that the manifest lacks or the session can never use.
+    """Return guarded tools, without those that the manifest lacks or that the session can never use.
 
     Args:
-        tools: functions, and tools of any class.
-        pep: who decides.
-        session: one session, or a function of the state of the workflow's `Context`, a dict: what the application put
-            there with `ctx.store.set`. No caller is known when tools are listed: with a function, all are.
-        agent: the agent's name. An `AgentWorkflow` says itself which agent has its turn.
+        tools: functions, or tools of any class.
+        pep: decides the calls.
+        session: one session, or a function of the state of the workflow's `Context`: a dict that the application fills
+            with `ctx.store.set`. With a function, all tools of the manifest are returned, as no caller is known yet.
+        agent: the agent's name; by default, the name of the agent that an `AgentWorkflow` currently runs.
 
     Raises:
-        UsageError: as `ToolGuard`; tools that are not as the manifest declares them.
+        UsageError: see `ToolGuard`; or a tool differs from the manifest.
+
+    Example::
+
+        agent = FunctionAgent(name="payments", llm=llm, tools=guarded_llama_tools([initiate_wire], pep, session))
     """
     guard = ToolGuard(pep, session)
     made = [each if isinstance(each, BaseTool) else FunctionTool.from_defaults(each) for each in tools]
@@ -53,10 +58,10 @@ def guarded_llama_tools(
 
 
 class LlamaIndexTool(FunctionTool):
-    """A tool whose calls are decided; `guarded_llama_tools` makes it.
+    """A tool whose calls are decided, made by `guarded_llama_tools`.
 
-    A call that is held pauses its run with an `InputRequiredEvent`, which says what it waits for. After
-    `HumanResponseEvent(approval_id=..., approved=True)` it is decided again; any other answer rejects it.
+    A held call pauses its run with an `InputRequiredEvent` that carries `CallOutcome.pending`. After
+    `HumanResponseEvent(approval_id=..., approved=True)` the call is decided again; any other answer rejects the call.
     """
 
     def __init__(self, tool: BaseTool, guard: ToolGuard, agent: str | None) -> None:
@@ -72,13 +77,13 @@ class LlamaIndexTool(FunctionTool):
         super().__init__(None if inspect.iscoroutinefunction(body) else fn, tool.metadata, async_fn)
 
     def call(self, *args: Any, **kwargs: Any) -> ToolOutput:
-        """Decide a call and make it where no run can pause, and no context is known."""
+        """Decide and run a call outside of a workflow. A held call cannot pause there."""
         own, given = self._read(args, kwargs)
         call = FrameworkCall(self.metadata.get_name(), given, agent=self._agent)
         return self._output(self._guard.call(call, lambda decided: self._inner.call(**decided, **own), _json), given)
 
     async def acall(self, *args: Any, **kwargs: Any) -> ToolOutput:
-        """Decide a call and make it, or pause the run that it is part of."""
+        """Decide and run a call of a workflow, or pause the workflow's run until the approval is decided."""
         own, arguments = self._read(args, kwargs)
         name, step = self.metadata.get_name(), StepWorkerStateContextVar.get(None)
         context: Any = None if step is None else Context.get_step_context()
@@ -92,7 +97,9 @@ class LlamaIndexTool(FunctionTool):
             answer = await _answer(context, waiter, {"approval_id": held})
             await _keep(context, **{waiter: None})
             if answer.get("approval_id", None) == held and answer.get("approved", None) is not True:
-                return self._output(CallOutcome(OutcomeKind.DENIED, f"{name} was rejected, and nothing ran"), arguments)
+                return self._output(
+                    CallOutcome(OutcomeKind.DENIED, f"{name} was rejected, so the tool did not run"), arguments
+                )
 
         async def run(decided: dict[str, Any]) -> Any:
             with set_within(_inside, True):
@@ -109,7 +116,8 @@ class LlamaIndexTool(FunctionTool):
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         order = self.metadata.get_parameters_dict()["properties"] if args else ()
         named = dict(zip(order, args, strict=False)) | kwargs
-        return {name: named.pop(name) for name in [self.ctx_param_name] if name in named}, named  # not the model's
+        # The framework, not the model, fills the context parameter, so it is not an argument.
+        return {name: named.pop(name) for name in [self.ctx_param_name] if name in named}, named
 
     def _output(self, outcome: CallOutcome, arguments: dict[str, Any]) -> ToolOutput:
         if isinstance(outcome.error, WaitingForEvent):
@@ -119,14 +127,14 @@ class LlamaIndexTool(FunctionTool):
 
 
 async def _keep(context: Any, **changes: str | None) -> dict[str, Any]:
-    """Keep, in the state of the run, its id and what its calls wait for: a process that resumes it finds the same."""
+    """Store the run's id and its pending approvals in the run's state, so that another process can resume the run."""
     async with context.store.edit_state() as state:
         state["pdp"] = {"run_id": new_id(), **(state.get("pdp") or {}), **changes}
         return dict(state["pdp"])
 
 
 async def _answer(context: Any, waiter: str, pending: dict[str, Any]) -> Any:
-    """Return the answer to a pause, or raise what pauses the step; with the answer, the step runs again."""
+    """Return the answer to a pause, or raise the exception that pauses the step. An answer runs the step again."""
     only = {"approval_id": pending["approval_id"]}
     return await context.wait_for_event(HumanResponseEvent, InputRequiredEvent(**pending), waiter, only, timeout=None)
 

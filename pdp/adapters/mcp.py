@@ -1,6 +1,6 @@
-"""Servers of the MCP SDK: a middleware that decides each `tools/call` and filters `tools/list`.
+"""Middleware for servers of the MCP SDK: it decides each `tools/call` and filters `tools/list`.
 
-What a context has beside the verified token (`meta`, `params`, the client's info) are the client's own words.
+In a request's context, trust only the verified token, because the client writes `meta`, `params` and client info.
 """
 
 from collections.abc import Awaitable, Callable
@@ -20,30 +20,42 @@ with extra("mcp"):
 
 Context = ServerRequestContext[Any, Any]
 
-_NEW: Final = "2026-07-28"  # the first revision where a result asks for input
+_NEW: Final = "2026-07-28"  # The first protocol revision in which a result can ask the client for input.
 _PAGES: Final = 100
 
 
 class InputAskedError(ToolUnavailableError):
-    """The tool asks the client for input before it does anything. `result`: the server's, which asks."""
+    """The tool asks the client for input before the tool has any effect. `result` is the server's result."""
 
     def __init__(self, result: Any) -> None:
-        super().__init__("the tool asks for input", details={"effect": "none"})
+        super().__init__("the tool asks the client for input", details={"effect": "none"})
         self.result = result
 
 
 class McpMiddleware:
-    """Lets the server run a tool on ALLOW alone. It is the last middleware: none may change what was decided.
+    """Runs a server's tool on ALLOW only, with the decided arguments.
 
-    `page`: the start of an address, which ends in an approval's id, where people grant it. A client that opens pages is
-    sent there; that it did, or that its person accepted, grants nothing. Errors as of `ToolGuard`.
+    Add this middleware last, so that no other middleware changes a decided call.
+
+    Args:
+        pep: decides the calls.
+        session: one session for all calls, or a function of the SDK's `ServerRequestContext`.
+        page: the start of the URL of an approval page; the approval's id is appended. A client that can open pages is
+            sent to this URL. Opening the page, or accepting in the client, does not grant the approval.
+
+    Raises:
+        UsageError: see `ToolGuard`.
+
+    Example::
+
+        server.middleware.append(McpMiddleware(pep, lambda ctx: {"claims": ctx.request.user.access_token.claims}))
     """
 
     def __init__(self, pep: Pep, session: SessionSource, *, page: str | None = None) -> None:
         self._guard, self._page = ToolGuard(pep, session), page
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Answer a message; MCPError: the server raises one."""
+        """Decide `tools/call`, filter `tools/list`, and pass other messages on. Raise the server's `MCPError`."""
         if ctx.request_id is not None and ctx.method == "tools/call":
             return await self._called(ctx, call_next)
         if ctx.request_id is not None and ctx.method == "tools/list":
@@ -55,18 +67,20 @@ class McpMiddleware:
 
     async def _called(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         params = types.CallToolRequestParams.model_validate(ctx.params or {}, by_name=False)
-        await look(self._guard, ctx, call_next, params.name)
-        if isinstance(call_next, partial):  # as the SDK binds the next middleware
+        await check_before_call(self._guard, ctx, call_next, params.name)
+        # The SDK binds the next middleware with `partial`, so a partial here means that another middleware follows.
+        if isinstance(call_next, partial):
             self._guard.leave_out(
-                params.name, f"{call_next.args[0]} would run after its decision: put that before ours"
+                params.name,
+                f"{call_next.args[0]} would run after the decision: add this middleware before McpMiddleware",
             )
         call = FrameworkCall(params.name, params.arguments or {}, str(ctx.request_id), ctx, pauses=False)
-        own = own_of(outcome := await self._guard.acall(call, running(ctx, call_next), content))
-        return told(outcome, self._page, ctx, params) if own is None else dict(own)
+        own = server_result(outcome := await self._guard.acall(call, tool_runner(ctx, call_next), content))
+        return client_result(outcome, self._page, ctx, params) if own is None else dict(own)
 
 
-async def look(guard: ToolGuard, ctx: Context, call_next: CallNext, name: str) -> None:
-    """Compare a tool with the manifest before a call of it: the server may have replaced it since it was listed."""
+async def check_before_call(guard: ToolGuard, ctx: Context, call_next: CallNext, name: str) -> None:
+    """Compare a tool with the manifest before its call, because the server may have replaced the listed tool."""
     params = {key: value for key, value in (ctx.params or {}).items() if key == "_meta"}
     for _ in range(_PAGES if name in guard.manifest.tools else 0):
         page = await listed_page(guard, replace(ctx, method="tools/list", params=params), call_next)
@@ -75,18 +89,18 @@ async def look(guard: ToolGuard, ctx: Context, call_next: CallNext, name: str) -
         if (cursor := page.get("nextCursor")) is None:
             break
         params["cursor"] = cursor
-    guard.leave_out(name, "its server does not list it")
+    guard.leave_out(name, "the server does not list this tool")
 
 
 async def listed_page(guard: ToolGuard, ctx: Context, call_next: CallNext) -> dict[str, Any]:
-    """Return a page of the server's list of tools, which are compared with the manifest."""
+    """Return a page of the server's list of tools, after comparing the tools with the manifest."""
     page: Any = await call_next(ctx)
     guard.check({tool["name"]: tool["inputSchema"] for tool in page["tools"]}, in_run=True)
     return dict(page)
 
 
-def running(ctx: Context, call_next: CallNext) -> Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]:
-    """Return what runs a `tools/call` with the decided arguments; ToolError: its result says that it failed."""
+def tool_runner(ctx: Context, call_next: CallNext) -> Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]:
+    """Return a function that runs a `tools/call`, and raises `ToolError` if the result reports a failure."""
 
     async def run(decided: dict[str, Any]) -> dict[str, Any]:
         result: Any = await call_next(replace(ctx, params={**(ctx.params or {}), "arguments": decided}))
@@ -101,17 +115,17 @@ def running(ctx: Context, call_next: CallNext) -> Callable[[dict[str, Any]], Awa
     return run
 
 
-def own_of(outcome: CallOutcome) -> Any:
-    """Return the server's own result, where it still is the result; MCPError: the server raised it."""
+def server_result(outcome: CallOutcome) -> Any:
+    """Return the server's result, or None if the policy replaced it. Raise the server's `MCPError` again."""
     if isinstance(outcome.error, MCPError):
         raise outcome.error
     return outcome.error.result if isinstance(outcome.error, InputAskedError) else outcome.own
 
 
-def told(
+def client_result(
     outcome: CallOutcome, page: str | None, ctx: Any, params: types.CallToolRequestParams
 ) -> types.InputRequiredResult | types.CallToolResult:
-    """Return the result where the server has none; a held call sends a client to the page once. `ctx`: or None."""
+    """Return the client's result if the server has none. For a held call, first ask to open the approval page."""
     text, approval = outcome.text, outcome.approval
     if outcome.kind is OutcomeKind.RAN and isinstance(outcome.value, dict) and "content" in outcome.value:
         return types.CallToolResult.model_validate(outcome.value)
@@ -120,11 +134,12 @@ def told(
         if declared and declared.elicitation and declared.elicitation.url and not params.input_responses:
             asked = types.ElicitRequestURLParams(message=text, url=f"{page}{approval.id}")
             return types.InputRequiredResult(input_requests={"approval": types.ElicitRequest(params=asked)})
-        text = f"{text} It is granted at {page}{approval.id}"
-    # Not of a dropped call either: clients hold any other result against the tool's output schema.
+        text = f"{text} Approve it at {page}{approval.id}"
+    # A dropped call is also returned as an error, because clients check all other results against the tool's output
+    # schema.
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=outcome.kind is not OutcomeKind.RAN)
 
 
 def content(result: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a `tools/call` result that is the tool's own."""
+    """Return the fields of a `tools/call` result that the tool wrote: `content` and `structuredContent`."""
     return {key: result[key] for key in ("content", "structuredContent") if key in result}

@@ -1,6 +1,6 @@
-"""The OpenAI Agents SDK: an agent whose tools are decided, with those that it hands over to.
+"""Guarded agents for the OpenAI Agents SDK. The agents in their handoffs are guarded as well.
 
-A held call interrupts the run, as a tool that needs approval does. What runs outside of function tools is refused.
+A held call interrupts the run, like a tool that needs approval. Tools that are not function tools raise `UsageError`.
 """
 
 from copy import copy
@@ -20,16 +20,20 @@ with extra("openai-agents"):
 
 
 def guarded_openai_agent(agent: Any, pep: Pep, session: SessionSource) -> "GuardedOpenAiAgent":
-    """Return the agent, and the agents in its `handoffs`, with every tool decided; the given ones stay as they are.
+    """Return a guarded copy of the agent and of the agents in its `handoffs`.
 
     Args:
-        agent: an `Agent` as it will run. One that is used by `as_tool` or `handoff` has to be guarded before that.
-        pep: who decides.
-        session: whose calls these are, or a function of what `Runner.run` gets as `context`. It states the `run_id`,
-            as the SDK has none that outlasts a pause; and `agent`, if that is not to be the agent's name.
+        agent: an `Agent`. Guard an agent before you call `as_tool` or `handoff` for the agent.
+        pep: decides the calls.
+        session: one session, or a function of the `context` that `Runner.run` gets. Set a `run_id`, because the SDK has
+            no id that outlasts a pause. By default, the session's `agent` is the agent's name.
 
     Raises:
-        UsageError: a tool is not as the manifest says, or something would run that cannot be decided.
+        UsageError: a tool differs from the manifest, or a tool or agent would run without a decision.
+
+    Example::
+
+        agent = guarded_openai_agent(Agent(name="payments", tools=[initiate_wire]), pep, session)
     """
     return _guarded_agent(agent, ToolGuard(pep, session), {})
 
@@ -38,7 +42,7 @@ def _guarded_agent(agent: Any, guard: ToolGuard, done: "dict[int, GuardedOpenAiA
     if isinstance(agent, GuardedOpenAiAgent):
         return agent
     if type(agent) is not Agent:
-        raise UsageError(f"an agent is a {type(agent).__name__}, which may run what nobody decides: it takes an Agent")
+        raise UsageError(f"cannot guard a {type(agent).__name__}: only agents of the class Agent itself can be guarded")
     if id(agent) not in done:
         values = {each.name: getattr(agent, each.name) for each in fields(agent) if each.init}
         done[id(agent)] = made = GuardedOpenAiAgent(**{**values, "handoffs": [], "guard": guard})
@@ -49,17 +53,17 @@ def _guarded_agent(agent: Any, guard: ToolGuard, done: "dict[int, GuardedOpenAiA
 
 @dataclass
 class GuardedOpenAiAgent(Agent):  # type: ignore[misc]
-    """An `Agent` that shows its model, and runs, decided tools alone; `guarded_openai_agent` makes it."""
+    """An `Agent` whose tools run after a decision, and on ALLOW only. `guarded_openai_agent` makes such agents."""
 
     guard: Any = field(kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
-        """Put decided tools in the place of its own."""
+        """Replace the agent's tools with guarded tools."""
         super().__post_init__()
         self.tools = [self._guarded(tool) for tool in self.tools]  # type: ignore[has-type]
 
     async def get_mcp_tools(self, run_context: Any) -> list[Any]:
-        """Return the tools of its MCP servers, decided."""
+        """Return the tools of the agent's MCP servers as guarded tools."""
         return [self._guarded(tool, in_run=True) for tool in await super().get_mcp_tools(run_context)]
 
     async def get_all_tools(self, run_context: Any) -> list[Any]:
@@ -70,54 +74,56 @@ class GuardedOpenAiAgent(Agent):  # type: ignore[misc]
         return [tool for tool in tools if tool.qualified_name in shown]
 
     async def pending(self, item: Any, context: Any = None) -> dict[str, Any] | None:
-        """Return what an interruption of this agent waits for, as `CallOutcome.pending`; None: the application."""
+        """Return the `CallOutcome.pending` of an interruption, or None if a rule of the application caused it."""
         call = FrameworkCall(item.qualified_name, item.arguments, item.call_id, context, self.name)
         outcome: CallOutcome = await self.guard.aask(call)
         return outcome.pending
 
     def check(self) -> None:
-        """Refuse, before each turn, what would run undecided; UsageError: a new tool, a prompt, an unguarded agent."""
+        """Raise `UsageError` if a new tool, a prompt's tool or an unguarded agent would run without a decision."""
         if self.prompt is not None:
-            raise UsageError(f"agent {self.name!r}: its prompt is the provider's, with tools that nobody may decide")
+            raise UsageError(
+                f"agent {self.name!r}: its prompt is stored at the provider and may add tools: remove `prompt`"
+            )
         for tool in self.tools:
             if not isinstance(getattr(tool, "on_invoke_tool", None), _DecidedTool):
-                raise UsageError(f"agent {self.name!r}: {tool.name} was added after it was guarded")
+                raise UsageError(f"agent {self.name!r}: {tool.name} was added after the agent was guarded")
         for to in self.handoffs:
             found = to._agent_ref and to._agent_ref() if isinstance(to, Handoff) else to  # noqa: SLF001
             if not isinstance(found, GuardedOpenAiAgent):
-                raise UsageError(f"agent {self.name!r}: a handoff leads to an unguarded agent: guard it first")
+                raise UsageError(f"agent {self.name!r}: a handoff leads to an unguarded agent: guard that agent first")
             if isinstance(to, Handoff) and to.input_json_schema.get("properties"):
-                raise UsageError(f"agent {self.name!r}: {to.tool_name} takes arguments that nobody decides")
+                raise UsageError(f"agent {self.name!r}: {to.tool_name} takes arguments, which bypass the policy")
 
     def _guarded(self, tool: Any, *, in_run: bool = False) -> Any:
         if not isinstance(tool, FunctionTool):
-            raise UsageError(f"agent {self.name!r}: {type(tool).__name__} runs outside of function tools, undecided")
+            raise UsageError(
+                f"agent {self.name!r}: {type(tool).__name__} is not a function tool, so it runs without a decision"
+            )
         if isinstance(tool.on_invoke_tool, _DecidedTool):
             tool = tool.on_invoke_tool.tool
         if tool._is_agent_tool and not isinstance(tool._agent_instance, GuardedOpenAiAgent):  # noqa: SLF001
-            raise UsageError(f"agent {self.name!r}: {tool.name} runs an unguarded agent: guard it first")
+            raise UsageError(f"agent {self.name!r}: {tool.name} runs an unguarded agent: guard that agent first")
         schema = tool.params_json_schema
-        self.guard.check({tool.qualified_name: _taken(schema) if tool.strict_json_schema else schema}, in_run=in_run)
+        self.guard.check({tool.qualified_name: _relaxed(schema) if tool.strict_json_schema else schema}, in_run=in_run)
         decided, guarded = _DecidedTool(tool, self.name, self.guard), copy(tool)
         guarded.on_invoke_tool, guarded.needs_approval = decided, decided.needs_approval
         return guarded
 
 
-def _taken(schema: Any) -> Any:
-    """Return what a tool takes: in strict mode, its schema requires what may well be left out."""
+def _relaxed(schema: Any) -> Any:
+    """Return the schema without `required`, because strict mode lists optional arguments as required too."""
     if isinstance(schema, list):
-        return [_taken(each) for each in schema]
+        return [_relaxed(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    return {name: _taken(part) for name, part in schema.items() if name != "required" or not isinstance(part, list)}
+    return {name: _relaxed(part) for name, part in schema.items() if name != "required" or not isinstance(part, list)}
 
 
 class _DecidedTool:
-    """What the SDK calls in a tool's place, for one agent."""
-
     def __init__(self, tool: Any, agent: str, guard: ToolGuard) -> None:
         self.tool, self._agent, self._guard = tool, agent, guard
-        # What the tool raises has to reach the guard.
+        # The guard must see the tool's exceptions, so the SDK must not turn them into texts.
         self._inner = sdk.set_function_tool_failure_error_function(copy(tool), None)
 
     async def __call__(self, context: Any, arguments: str) -> Any:
@@ -127,7 +133,7 @@ class _DecidedTool:
 
         outcome = await self._guard.acall(self._call(context, arguments, context.tool_call_id), run)
         if outcome.error is not None and sdk.resolve_function_tool_failure_error_function(self.tool, context) is None:
-            raise outcome.error  # the application wants the run to end
+            raise outcome.error  # Without a failure handler, the application wants the error to end the run.
         if outcome.own is None:
             setattr(context, sdk._DEFAULT_FAILURE_HANDLED_ATTR, True)  # noqa: SLF001 - the text has no output schema
         return outcome.text if outcome.own is None else outcome.own
@@ -136,7 +142,7 @@ class _DecidedTool:
         outcome = await self._guard.aask(self._call(context, arguments, call_id))
         if outcome.kind is not OutcomeKind.RAN:
             return outcome.kind is OutcomeKind.HELD
-        # The application's own question stays.
+        # The approval rule that the application set for the tool still applies.
         own = await evaluate_function_tool_approval(self.tool, context, canonical(arguments).decode(), call_id)
         return bool(own.outcome != "invoke")
 

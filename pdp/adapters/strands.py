@@ -1,7 +1,6 @@
-"""Strands Agents: a plugin whose middleware runs a tool inside its decision.
+"""A plugin for Strands Agents whose middleware decides each tool call.
 
-`Agent(..., plugins=[..., StrandsPlugin(pep, session)])`, each agent its own: one that is another's tool, or in a swarm
-or graph, too. Middleware is asked after all hooks, and the last to be registered stands next to the tool.
+Strands calls middleware after all hooks. Register the plugin last, because the last middleware calls the tool.
 """
 
 from contextlib import suppress
@@ -29,26 +28,35 @@ with extra("strands"):
 
 
 _UNASKED: Final = object()
-_REJECTED: Final = CallOutcome(OutcomeKind.DENIED, "a person rejected this call, and nothing ran")
-# What only moves the run on: to another agent of a swarm, whose calls are decided, or to its last answer.
+_REJECTED: Final = CallOutcome(OutcomeKind.DENIED, "a person rejected this call, so the tool did not run")
+# These tools only end with an answer or transfer control to another agent of a swarm, whose calls are decided.
 _CONTROL_FLOW: Final = frozenset((
     "strands.multiagent.swarm.Swarm._create_handoff_tool.<locals>.handoff_to_agent",
     "strands.tools.structured_output.structured_output_tool.StructuredOutputTool",
 ))  # fmt: skip
-# The application's state and the run in which a tool runs: an agent that it starts is handed neither by Strands.
+# The application's state and the run of the tool. Strands does not pass them to an agent that the tool starts.
 _outer: ContextVar[tuple[Any, str | None]] = ContextVar("pdp_strands_outer", default=(MappingProxyType({}), None))
 _guarded: WeakSet[Any] = WeakSet()
 
 
 class StrandsPlugin(Plugin):
-    """Decides the calls of all tools of an agent, also those that the application makes as `agent.tool.NAME(...)`.
+    """Decides the calls of all tools of an agent, including the application's own `agent.tool.NAME(...)`.
 
-    `session` is one session, or a function of Strands' `ExecuteToolContext` (of a list, its `InvokeModelContext`):
-    `invocation_state` is what the application passed to the agent, or to the one above it; it is empty in a call of the
-    application's own. `agent.state` and `messages` are also written by tools and models.
+    Every agent needs a separate plugin, even an agent that is a tool of another agent, or is in a swarm or graph.
 
-    UsageError: as of `ToolGuard`; from `Agent(...)`, or ending a run: a tool is not as its manifest says, or an agent
-    that is a tool has no plugin of its own.
+    Args:
+        pep: decides the calls.
+        session: one session, or a function of Strands' `ExecuteToolContext` (`InvokeModelContext` when tools are
+            listed). Its `invocation_state` is what the application passed to the agent or to the outer agent; empty if
+            the application itself calls a tool. Tools can write `agent.state` and `messages`, so trust neither.
+
+    Raises:
+        UsageError: see `ToolGuard`. `Agent(...)` raises it if a tool differs from the manifest. `Agent(...)` or a run
+            raises it if a tool is an agent without a plugin.
+
+    Example::
+
+        agent = Agent(model=model, tools=tools, plugins=[StrandsPlugin(pep, session)])
     """
 
     name = "pdp"
@@ -58,7 +66,7 @@ class StrandsPlugin(Plugin):
         self._guard = ToolGuard(pep, session)
 
     def init_agent(self, agent: Agent) -> None:
-        """Hold the agent's tools against the manifest, and stand between it and them."""
+        """Compare the agent's tools with the manifest, and add the middleware that decides the tools' calls."""
         _guarded.add(agent)
         self._check(agent)
         agent.add_middleware(InvokeModelStage.Input, self._listed)
@@ -67,7 +75,7 @@ class StrandsPlugin(Plugin):
     def _check(self, agent: Agent, *, in_run: bool = False) -> None:
         for name, tool in agent.tool_registry.registry.items():
             if isinstance(below := getattr(tool, "agent", None), Agent) and below not in _guarded:
-                raise UsageError(f"tool {name} is an agent without a StrandsPlugin, whose calls nobody decides")
+                raise UsageError(f"tool {name} is an agent without a StrandsPlugin: add one to that agent")
             self._guard.check({name: tool.tool_spec["inputSchema"]["json"]}, in_run=in_run)
 
     async def _listed(self, context: Any) -> Any:
@@ -83,7 +91,8 @@ class StrandsPlugin(Plugin):
             async for event in next_fn(context):
                 yield event
             return
-        # A call of the application's own cannot pause, nor what runs beside the run. A second time, the model is told.
+        # Calls by the application and calls outside of the event loop cannot pause. A call that still needs approval
+        # after a pause is answered with text.
         pauses = type(context) is ExecuteToolContext and "event_loop_cycle_id" in context.invocation_state
         answer = context.interrupt(self.name, response=_UNASKED).response if pauses else True
         trusted, tool, events = _trusted(context), context.tool_use, list[Any]()
@@ -95,16 +104,16 @@ class StrandsPlugin(Plugin):
                     events.append(event)
             return _result_of(events)
 
-        # A hook may have chosen another tool than the one that is named.
+        # Another hook may have replaced the tool that the model named.
         name = tool["name"] if context.tool is None else context.tool.tool_name
         self._guard.check(
             {} if context.tool is None else {name: context.tool.tool_spec["inputSchema"]["json"]}, in_run=True
         )
-        wrappers = context.agent._middleware_registry._handlers[ExecuteToolStage]  # noqa: SLF001 - no other way
+        wrappers = context.agent._middleware_registry._handlers[ExecuteToolStage]  # noqa: SLF001 - no public list
         wrapping = [each.handler for each in wrappers if each.phase == "wrap"]
         for later in wrapping[wrapping.index(self._executed) + 1 :]:
             if not later.__module__.startswith("strands."):
-                self._guard.leave_out(name, f"{later} was registered after StrandsPlugin: register it before")
+                self._guard.leave_out(name, f"{later} was registered after StrandsPlugin: register StrandsPlugin last")
         call = FrameworkCall(name, tool["input"], tool["toolUseId"], trusted, context.agent.name, run_id)
         rejected = answer is not _UNASKED and not default_evaluate(answer)
         outcome = _REJECTED if rejected else await self._guard.acall(call, run, _as_json)
@@ -112,16 +121,16 @@ class StrandsPlugin(Plugin):
             context.interrupt(self.name, reason=outcome.pending)
         asks = isinstance(outcome.error, InterruptException)
         status, content = "error" if outcome.is_error else "success", [{"text": outcome.text}]
-        told = ToolResultEvent({"toolUseId": tool["toolUseId"], "status": status, "content": content})
-        for event in events if asks or outcome.own is not None else [told]:
+        answer_event = ToolResultEvent({"toolUseId": tool["toolUseId"], "status": status, "content": content})
+        for event in events if asks or outcome.own is not None else [answer_event]:
             yield event
         if outcome.error and asks and not any("tool_interrupt_event" in event for event in events):
             raise outcome.error
 
 
 def _trusted(context: Any) -> Any:
-    """Return the context with what the application passed: to this agent, or to the one that runs it as a tool."""
-    # The state of a call of the application's own is the call's arguments.
+    """Return the context with the state that the application passed to this agent, or to the agent that runs it."""
+    # If the application itself calls the tool, the state holds the call's arguments and no trusted data.
     given = context.invocation_state if "event_loop_cycle_id" in context.invocation_state else {}
     return context.replace(invocation_state={**_outer.get()[0], **given})
 
@@ -132,7 +141,7 @@ def _moves_on(tool: Any) -> bool:
 
 
 def _result_of(events: list[Any]) -> Any:
-    """Return a tool's result. What it raised, or asked its person for, is raised."""
+    """Return a tool's result from its events. Raise the exception or the interrupt that the events report."""
     for event in events:
         if "tool_interrupt_event" in event:
             raise InterruptException(event.interrupts[0])
@@ -143,7 +152,7 @@ def _result_of(events: list[Any]) -> Any:
 
 
 def _as_json(event: Any) -> Any:
-    """Return the JSON that a tool gave; Strands writes a function's object or list as text."""
+    """Return a tool's result as JSON. Strands writes a function's object or list as text, which is parsed."""
     blocks = to_jsonable_python(event.tool_result["content"], bytes_mode="base64", fallback=str)
     value = next(iter(blocks[0].values())) if len(blocks) == 1 else blocks
     with suppress(orjson.JSONDecodeError):

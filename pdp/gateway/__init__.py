@@ -1,10 +1,10 @@
-"""A proxy in front of MCP servers: every call, resource and prompt goes through an enforcement point.
+"""A proxy in front of MCP servers. An enforcement point decides every call, resource and prompt.
 
-- config.py: the file that names the servers; one server of a command line
-- upstream.py: the connections to the servers, and the request of a client that each question is for
-- pins.py: what a server declares of its tools, and whether it is what was reviewed
-- server.py: what a client is served: lists, calls, resources, prompts
-- pending.py: how a client hears of a call that waits for a person
-- methods.py: AuthZEN's mapping of MCP, and the methods that it does not know
-- principal.py: who the client is
+- config.py: the file that names the servers, or the server on a command line
+- upstream.py: connections to the servers, and the client's request behind each message
+- pins.py: reviewed tool declarations, compared with the present declarations of the servers
+- server.py: serves lists, calls, resources and prompts to clients
+- pending.py: informs clients about calls that wait for approval
+- methods.py: AuthZEN's mapping of MCP methods, and methods that the mapping lacks
+- principal.py: the identity of clients
 """

@@ -1,4 +1,4 @@
-"""The file that names the servers behind the gateway, what decides, and how clients reach it; docs/gateway.md."""
+"""Settings of the gateway: servers, the project that decides, and how clients reach it. See docs/gateway.md."""
 
 import os
 from pathlib import Path
@@ -14,15 +14,15 @@ from pdp.project.file import PROJECT_FILE, ProjectPath
 GATEWAY_FILE: Final = "gateway.yaml"
 
 
-class _Part(BaseModel):
+class _GatewayPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
-class ServerSettings(_Part):
-    """One MCP server: a `command` that starts it, or a `url`. What it gets beside stands here, and is no client's.
+class ServerSettings(_GatewayPart):
+    """One MCP server: a `command` that starts the server, or a `url`. Clients cannot change these settings.
 
-    `env`: variables of the program, null as the gateway has it; all that the gateway has when absent.
-    `headers_from_env`: by header of requests to `url`, the variable that holds it.
+    A variable that is null in `env` gets the gateway's value; without `env`, the program gets all variables of the
+    gateway. `headers_from_env` names, for each header, the environment variable that contains its value.
     """
 
     command: tuple[str, ...] = ()
@@ -32,29 +32,29 @@ class ServerSettings(_Part):
     headers_from_env: dict[str, str] = {}
 
     def model_post_init(self, _: object) -> None:
-        """Check what fields say together."""
+        """Raise `ValueError` unless exactly one of `command` and `url` is set."""
         if bool(self.command) == bool(self.url):
-            raise ValueError("command: has to be there, or url, and not both")
+            raise ValueError("must have either `command` or `url`")
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment of its program; UsageError: a variable is missing."""
+        """The environment of the server's program. Raises `UsageError` if a variable is not set."""
         stated = dict(os.environ) if self.env is None else self.env
         return {name: _variable(name) if value is None else value for name, value in stated.items()}
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of requests to it; UsageError: a variable is missing."""
+        """The headers of requests to the server. Raises `UsageError` if a variable is not set."""
         return {header: _variable(name) for header, name in self.headers_from_env.items()}
 
 
-class GatewaySettings(_Part):
-    """What the gateway runs with. `servers`: by the name before `__` in names of their tools; of one, names are plain.
+class GatewaySettings(_GatewayPart):
+    """The settings of a gateway. Tool names start with the server's name and `__`, unless there is only one server.
 
-    `project`: what decides, and who calls over stdio. `http`: how it is served instead, a file as of `pdp serve`.
-    `timeout`: seconds for a server's start, and for each answer. `hold`: seconds that a call waits for a person before
-    its client is told so; `approval_page`: where that person approves, the approval's id is added to it.
-    `tenant`: over HTTP, tokens of other tenants are rejected. `max_result`: the most bytes of a result.
+    `project` is the project file; its session names the caller over stdio. `http` is a file with service settings, as
+    for `pdp serve`; without it, the gateway serves stdio. Over HTTP, only tokens of `tenant` are accepted. `timeout`
+    limits the start of a server and each answer, in seconds. `hold` is how many seconds a call waits for a person
+    before its client is informed. `max_result` is in bytes. An approval's id is appended to `approval_page`, a URL.
     """
 
     servers: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")], ServerSettings] = Field(min_length=1)
@@ -68,16 +68,16 @@ class GatewaySettings(_Part):
 
     @property
     def pins(self) -> Path:
-        """The file with what the servers declared when somebody looked."""
+        """The file with the reviewed tool declarations."""
         return self.project.parent / "pins.json"
 
     def public(self, server: str, name: str) -> str:
-        """Return the name by which clients know a tool or prompt of a server."""
+        """Return the name under which clients know a tool or prompt of a server."""
         return name if len(self.servers) == 1 else f"{server}__{name}"
 
 
 def read_gateway(file: Path) -> GatewaySettings:
-    """Return what a file states; paths are relative to it. UsageError, FileFaultsError: what is wrong, and where."""
+    """Read the settings from a file. Raise `UsageError`, or `FileFaultsError` with a location for each fault."""
     return read_record(file, GatewaySettings)
 
 
@@ -85,4 +85,6 @@ def _variable(name: str) -> str:
     try:
         return os.environ[name]
     except KeyError:
-        raise UsageError(f"the variable {name} is not set", hint=f"set it, or change {GATEWAY_FILE}") from None
+        raise UsageError(
+            f"environment variable {name} is not set", hint=f"set the variable, or change {GATEWAY_FILE}"
+        ) from None

@@ -1,12 +1,12 @@
-"""How a client hears of a call that waits for a person: by the first of these that it can, and that is configured.
+"""Calls that wait for approval. The client learns this in the first of these ways that is supported and configured.
 
-    a task     its request declares the tasks extension: it asks again until there is a result
-    a page     it opens pages for its person (URL elicitation), and there is one to approve on
-    a wait     for `hold` seconds, also after a page was opened; progress is reported to a client that asks for it
-    a text     of what is pending, who may grant it, and that the same call is to be made again
+    a task     if the request declares the tasks extension; the client polls until there is a result
+    a page     if the client opens pages for its user (URL elicitation), and an approval page is configured
+    a wait     for `hold` seconds, also after a page was opened; clients that ask for progress get reports
+    a text     which names the pending call and its approvers, and asks the model to repeat the call
 
-Whether somebody approved stands in the store of approvals alone. A task's id, a sealed state, a client's `accept`: each
-says which approval is asked about, and no more. The call is decided anew, for whoever asks now.
+Only the store of approvals records whether a call was approved. A task's id, a sealed state and a client's `accept`
+only name the approval, so the call is decided again for the client that asks.
 """
 
 import asyncio
@@ -42,12 +42,12 @@ Answer = dict[str, Any]
 Make = Callable[[Context], Awaitable[Answer | Approval]]
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
-DENIED: Final = 403  # the JSON-RPC code where no result can say so; outside the range that JSON-RPC reserves
+DENIED: Final = 403  # The JSON-RPC code for denied requests that have no result. It is outside of the reserved range.
 
 _STATE_SECONDS: Final = 3600.0
-_LONGEST: Final = 55.0  # seconds that a person has to open a page
-_LOOK: Final = 0.25  # seconds between looks into the store
-_KEPT: Final = 600.0  # seconds that a task's result is kept beyond its approval
+_LONGEST: Final = 55.0  # A person has this many seconds to open the approval page.
+_LOOK: Final = 0.25  # The number of seconds between two reads of the store.
+_KEPT: Final = 600.0  # A task's result is kept for this many seconds after its approval expires.
 
 
 @dataclass
@@ -60,7 +60,7 @@ class _Task:
 
 
 class Pending:
-    """The requests that wait. Tasks are of this process: after its end, the same call finds its approval."""
+    """The requests that wait for approval. Tasks end with this process; a repeated call still finds its approval."""
 
     def __init__(self, settings: GatewaySettings, approvals: Approvals, used: SqlRemoteCalls) -> None:
         self._settings, self._approvals, self._used = settings, approvals, used
@@ -68,19 +68,19 @@ class Pending:
         self._tasks: dict[tuple[str, str | None], _Task] = {}
 
     def serve(self, server: Server[Any]) -> None:
-        """Add to a server what clients ask of tasks, seal its states, and refuse methods that the mapping lacks."""
+        """Add methods for tasks to a server, seal its request states, and reject methods that AuthZEN does not map."""
         server.extensions[TASKS] = {}
         server.add_request_handler("tasks/get", types.GetTaskRequestParams, self._get_task)
         server.add_request_handler("tasks/cancel", types.CancelTaskRequestParams, self._cancel_task)
         server.middleware += [admit, RequestStateBoundary(self._security, default_audience=server.name)]
 
     async def answer(self, ctx: Context, params: types.InputResponseRequestParams, make: Make) -> Answer:
-        """Return the result of a request; `make` makes its call and returns its result, or the approval it waits for.
+        """Return a request's result. `make` makes the call, and returns the call's result or pending approval.
 
-        MCPError: it is denied and has no other result; a state is not ours, or came before; a store cannot be used.
+        Raise `MCPError` if the method cannot return a denial, the request state is invalid or spent, or a store fails.
         """
         if params.request_state is not None:
-            approval, opened = await self._returned(params.request_state, params.input_responses or {})
+            approval, opened = await self._resumed(params.request_state, params.input_responses or {})
         else:
             made = await make(ctx)
             if not isinstance(made, Approval):
@@ -91,7 +91,7 @@ class Pending:
                 self._tasks = {key: each for key, each in self._tasks.items() if each.ends > time.time()}
                 task = _Task(approval, make, datetime.fromisoformat(approval.expires_at).timestamp() + _KEPT)
                 self._tasks[approval.id, authenticated_principal(ctx)] = task
-                return {**self._standing(task), "resultType": "task"}
+                return {**self._task_status(task), "resultType": "task"}
             if page and declared.elicitation and declared.elicitation.url:
                 text, url = self._text(approval), f"{page}{approval.id}"
                 if ctx.protocol_version >= NEW:
@@ -105,14 +105,15 @@ class Pending:
                         opened = answer.action == "accept"
         until = time.monotonic() + self._settings.hold * opened
         while approval.standing is ApprovalState.PENDING and (left := until - time.monotonic()) > 0:
-            # Negative and rising: the tool's own progress, from 0 on, is higher.
+            # The gateway's progress values are negative and rise towards 0, because the tool's own progress starts at
+            # 0.
             await ctx.session.report_progress(-left, None, self._text(approval))
             await asyncio.sleep(min(_LOOK, left))
-            approval = await _stored(self._approvals.get, approval.id)
-        return await self._ended(ctx, approval, make)
+            approval = await _read_store(self._approvals.get, approval.id)
+        return await self._finish(ctx, approval, make)
 
-    async def _ended(self, ctx: Context, approval: Approval, make: Make) -> Answer:
-        # Where a call like this one has used the approval, its result may be replayed.
+    async def _finish(self, ctx: Context, approval: Approval, make: Make) -> Answer:
+        # If the same call was made before with the approval, this call may return the stored result.
         if approval.standing in (ApprovalState.GRANTED, ApprovalState.CONSUMED):
             made = await make(ctx)
             if not isinstance(made, Approval):
@@ -122,14 +123,14 @@ class Pending:
             raise MCPError(DENIED, self._text(approval))
         return {"content": [{"type": "text", "text": self._text(approval)}], "isError": True, "resultType": "complete"}
 
-    async def _returned(self, state: str, answers: types.InputResponses) -> tuple[Approval, bool]:
-        """Return the approval of a state that came back, and whether the page was opened."""
+    async def _resumed(self, state: str, answers: types.InputResponses) -> tuple[Approval, bool]:
+        """Return the approval that a request state names, and whether the client opened the page."""
         approval_id, name = json.loads(state)
         until = time.time() + _STATE_SECONDS
-        if not await _stored(self._used.add, RemoteCall(name, "mcp-state", "", CallState.FINISHED, until, 0.0, {})):
+        if not await _read_store(self._used.add, RemoteCall(name, "mcp-state", "", CallState.FINISHED, until, 0.0, {})):
             raise MCPError(types.INVALID_PARAMS, "Invalid or expired requestState")
         opened = getattr(answers.get("approval"), "action", None) == "accept"
-        return await _stored(self._approvals.get, approval_id), opened
+        return await _read_store(self._approvals.get, approval_id), opened
 
     async def _get_task(self, ctx: Context, params: types.GetTaskRequestParams) -> Answer:
         task = self._tasks.get((params.task_id, authenticated_principal(ctx)))
@@ -137,12 +138,12 @@ class Pending:
             raise MCPError(types.INVALID_PARAMS, "no such task")
         if task.run is None and task.looked + _LOOK < time.monotonic():
             task.looked = time.monotonic()
-            task.approval = await _stored(self._approvals.get, task.approval.id)
+            task.approval = await _read_store(self._approvals.get, task.approval.id)
             if task.run is None and task.approval.standing is not ApprovalState.PENDING:
-                task.run = asyncio.ensure_future(self._ended(ctx, task.approval, task.make))
+                task.run = asyncio.ensure_future(self._finish(ctx, task.approval, task.make))
         if task.run is not None:
             await asyncio.wait((task.run,), timeout=_LOOK)
-        return {**self._standing(task), "resultType": "complete"}
+        return {**self._task_status(task), "resultType": "complete"}
 
     async def _cancel_task(self, ctx: Context, params: types.CancelTaskRequestParams) -> Answer:
         task = self._tasks.get((params.task_id, authenticated_principal(ctx)))
@@ -151,7 +152,7 @@ class Pending:
             task.run.cancel()
         return {}
 
-    def _standing(self, task: _Task) -> Answer:
+    def _task_status(self, task: _Task) -> Answer:
         approval, run = task.approval, task.run
         shown: Answer = {"taskId": approval.id, "status": "working", "statusMessage": self._text(approval)}
         if run is not None and run.done():
@@ -164,20 +165,18 @@ class Pending:
         state, why = approval.standing, f": {approval.why}" if approval.why else ""
         known = f"STEP_UP ({', '.join(approval.reasons)}): approval {approval.id} of {approval.tool} is {state}{why}."
         if state is not ApprovalState.PENDING:
-            return f"{known} Nothing was run."
+            return f"{known} The tool did not run."
         page, command = self._settings.approval_page, grant_command(self._settings.project.absolute(), approval.id)
-        how = f"at {page}{approval.id}" if page else f"by `{command}` in a terminal of their own"
+        how = f"at {page}{approval.id}" if page else f"by `{command}` in their own terminal"
         who = ["the person at this client" if role == SUBJECT else f"the role {role}" for role in approval.approvers]
-        by = f"{approval.quorum} of: {', '.join(who) or 'nobody'}"
-        return (
-            f"{known} Until {approval.expires_at} it is granted {how}, by {by}. Then make exactly the same call again."
-        )
+        by = f"{approval.quorum} of: {', '.join(who) or 'no approver'}"
+        until = approval.expires_at
+        return f"{known} Until {until} it can be granted {how}, by {by}. Then make exactly the same call again."
 
 
-async def _stored(step: Callable[[Any], Any], subject: Any) -> Any:
-    """Return what a store says; MCPError: it cannot be used."""
+async def _read_store(step: Callable[[Any], Any], subject: Any) -> Any:
     try:
         return await asyncio.to_thread(step, subject)
     except PdpError as error:
         logging.getLogger("pdp.gateway").warning("%s", error)
-        raise MCPError(types.INTERNAL_ERROR, f"{error.code}: the gateway's log says more. Nothing was run.") from None
+        raise MCPError(types.INTERNAL_ERROR, f"{error.code}: see the gateway's log. The tool did not run.") from None

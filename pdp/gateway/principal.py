@@ -1,4 +1,4 @@
-"""Who the client of the gateway is: whom the session file names over stdio, the holder of a token over HTTP."""
+"""The identity of the gateway's clients: from the session file over stdio, from a token over HTTP."""
 
 import math
 import uuid
@@ -15,9 +15,9 @@ from pdp.session import Session
 
 
 class Callers:
-    """The sessions of calls, as a session file states them; UsageError: it does not.
+    """Makes the session of each call from a session file. Raises `UsageError` if the file cannot be read.
 
-    `in_run`: all calls over stdio are one run, and those of one holder of tokens; an approval is of its run.
+    With `in_run`, all calls over stdio, or all calls of a token holder, are one run. An approval is valid for one run.
     """
 
     def __init__(self, file: Path, *, in_run: bool) -> None:
@@ -25,7 +25,7 @@ class Callers:
         self._stated = read_record(file, Session).with_changes(run_id=self._run)
 
     def session(self, ctx: ServerRequestContext[Any]) -> Session:
-        """Return the session of a request; over HTTP it has the claims of its token, and no others."""
+        """Return the session of a request. Over HTTP, the session has the token's claims."""
         if ctx.request is None:
             return self._stated
         token: AccessToken = ctx.request.user.access_token
@@ -33,13 +33,13 @@ class Callers:
 
 
 class Verifier:
-    """Verifies bearer tokens for the SDK. It accepts tokens of people of one tenant."""
+    """Verifies bearer tokens for the SDK. Only tokens of people of one tenant are accepted."""
 
     def __init__(self, authenticators: Sequence[Authenticator], tenant: str) -> None:
         self._authenticators, self._tenant = authenticators, tenant
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """Return who holds a token; None: nobody, as far as is known now."""
+        """Return a valid token with the claims of its holder, or None if the token is not valid."""
         for authenticator in self._authenticators:
             holder = await authenticator.principal(token)
             if holder is not None and holder.tenant == self._tenant and not holder.cookie and holder.claims:

@@ -1,4 +1,4 @@
-"""What a client is served: the servers' tools, resources and prompts, each use of which is decided and recorded."""
+"""Serve tools, resources and prompts to clients. Each use is decided and recorded."""
 
 import asyncio
 import json
@@ -56,18 +56,18 @@ Show = Callable[[Context, Evaluation], Answer]
 
 _PATH: Final = "/mcp"
 _MOST_IDS: Final = 10_000
-_START_SECONDS: Final = 30.0  # that clients wait for servers to start before they are served
+_START_SECONDS: Final = 30.0  # Clients wait at most this many seconds for servers to start.
 _ENVELOPE: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-_RESERVED: Final = ("io.modelcontextprotocol/", "tool-pdp/")  # keys of `_meta` that no server sets for clients
-_ENVELOPE_BYTES: Final = 64 * 1024  # of a result beside its content
-_UNPINNED: Final = {"execution", "icons", "_meta"}  # what clients are told of a tool as it is now
+_RESERVED: Final = ("io.modelcontextprotocol/", "tool-pdp/")  # Prefixes of `_meta` keys that servers must not set.
+_ENVELOPE_BYTES: Final = 64 * 1024  # The maximum bytes of a result in addition to its content.
+_UNPINNED: Final = {"execution", "icons", "_meta"}  # Fields of a tool that are passed to clients without being pinned.
 _LISTED: Final = {"resources": "resources", "resource_templates": "resourceTemplates", "prompts": "prompts"}
 
 _log = logging.getLogger("pdp.gateway")
 
 
 class ErrorResultError(UpstreamError):
-    """A tool ran, and its result says that it failed. `result`: as of `CallToolResult`."""
+    """A tool ran, and its result reports a failure. `result` has the fields of `CallToolResult`."""
 
     def __init__(self, result: dict[str, Any]) -> None:
         super().__init__("\n".join(block.get("text", "") for block in result["content"]) or "the tool failed")
@@ -75,21 +75,23 @@ class ErrorResultError(UpstreamError):
 
 
 class Gateway:
-    """The servers behind one enforcement point; they are connected when they are first needed.
+    """The servers behind one enforcement point. Each server is connected at its first use.
 
-    UsageError: a file is missing or faulty; BundleError, EngineError, StoreError: what they name cannot be used.
+    Raises `UsageError` for a faulty file; `BundleError`, `EngineError` or `StoreError` if one of these fails to open.
     """
 
     def __init__(self, settings: GatewaySettings, owned: ExitStack) -> None:
         project = read_project(settings.project)
         if project.store is None or project.session is None:
-            raise UsageError(f"{settings.project}: states no store or session", hint="name both; see docs/gateway.md")
+            raise UsageError(f"{settings.project}: `store` or `session` is missing", hint="see docs/gateway.md")
         self._pins = read_pinned(settings)
         self._reviewed = {name: each.pop(INSTRUCTIONS, {}).get("text") for name, each in self._pins.items()}
         manifest = manifest_of_project(settings.project, project)
         self._callers = Callers(project.session, in_run=manifest.tracks_flow)
         self._public = settings.public
-        self._upstreams = {n: Upstream(n, at, settings.timeout, self._heard) for n, at in settings.servers.items()}
+        self._upstreams = {
+            n: Upstream(n, at, settings.timeout, self._on_notification) for n, at in settings.servers.items()
+        }
         self._routes = {
             self._public(server, name): (self._upstreams[server], tool)
             for server, tools in self._pins.items()
@@ -103,7 +105,7 @@ class Gateway:
         known = {name: functions[name] for name in functions.keys() & manifest.tools.keys()}
         opened = stores_of_pep(stores)
         for name, function in known.items():
-            # `content` and `structuredContent` may each have as much, since one repeats the other.
+            # `content` and `structuredContent` may each have the maximum size, because one repeats the other.
             vars(function)["max_result"] = settings.max_result * (1 if name in own else 2) + _ENVELOPE_BYTES
         once = own.keys() | {n for n, (_, at) in self._routes.items() if at.get("annotations", {}).get("readOnlyHint")}
         once |= {name for name, entry in manifest.tools.items() if not (entry.effect_class and entry.has_effects)}
@@ -113,7 +115,8 @@ class Gateway:
         for name, tool in self._shown_as.items():
             declared = self._routes[name][1]["inputSchema"]
             if thawed(manifest.tools[name].schema_) == translated(declared).schema:
-                tool["inputSchema"] = declared  # else a person has narrowed it
+                # If the manifest's schema differs, a person has narrowed it, so the server's schema is not shown.
+                tool["inputSchema"] = declared
         self._hidden: dict[str, set[str]] = {}
         self._pending = Pending(settings, opened["approvals"], opened["remote_calls"])
         self._max_result, self._shared = settings.max_result, settings.http is not None or manifest.tracks_flow
@@ -121,15 +124,16 @@ class Gateway:
         self._ids: deque[Any] = deque(maxlen=_MOST_IDS)
         self._live: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         self._bus = InMemorySubscriptionBus()
-        self._older: WeakSet[Connection] = WeakSet()  # of clients of older revisions, which have no stream of changes
+        # The connected clients of older protocol revisions, which cannot subscribe to a stream of changes.
+        self._older: WeakSet[Connection] = WeakSet()
 
     async def connect(self) -> None:
-        """Connect the servers, so that clients learn what they are. A server that does not start may do so later."""
+        """Connect to the servers to learn their names and instructions. A server that fails is tried again later."""
         asked = [asyncio.create_task(self._verify(each)) for each in self._upstreams.values()]
         await asyncio.wait(asked, timeout=_START_SECONDS)
 
     def server(self) -> Server[Any]:
-        """Return what serves clients; methods.py has its methods. A single server is presented by its own name."""
+        """Return the MCP server that clients use. With a single server behind it, clients see that server's name."""
         known = [each.client for each in self._upstreams.values() if each.client is not None]
         info = known[0].server_info if len(self._upstreams) == len(known) == 1 else None
         info = info or types.Implementation(name="pdp-mcp-gateway", version=__version__)
@@ -151,12 +155,12 @@ class Gateway:
         return server
 
     async def close(self) -> None:
-        """Wait until calls that are under way are recorded, and end the connections to servers."""
+        """Wait until running calls are recorded, then close the connections to servers."""
         await asyncio.gather(*self._calls, return_exceptions=True)
         await asyncio.gather(*(upstream.close() for upstream in self._upstreams.values()))
 
     def _schema(self, name: str) -> Any:
-        """Return the schema that says which headers mirror which arguments of a call: they have to agree."""
+        """Return the input schema of a tool. By this schema, the SDK checks that headers match arguments."""
         return self._shown_as[name]["inputSchema"] if name in self._shown_as else None
 
     async def _list_tools(self, ctx: Context, _: Any) -> dict[str, Any]:
@@ -179,17 +183,17 @@ class Gateway:
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
         if params.name in (READ_RESOURCE, GET_PROMPT):
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}")
-        return await self._answer(ctx, params, self._shown, params.name, params.arguments or {})
+        return await self._answer(ctx, params, self._tool_result, params.name, params.arguments or {})
 
-    def _shown(self, ctx: Context, evaluation: Evaluation) -> dict[str, Any]:
-        """Return the result of a tool's call."""
+    def _tool_result(self, ctx: Context, evaluation: Evaluation) -> dict[str, Any]:
         result, error = evaluation.result, evaluation.error
         if isinstance(error, ErrorResultError) and not evaluation.obligations and not self._pep.manifest.tracks_flow:
             result = error.result | {"isError": True}
         if not isinstance(result, dict) or "content" not in result:
             answer = evaluation.answer
             result = {"content": [{"type": "text", "text": answer.text}], "isError": answer.is_error}
-        if evaluation.obligations:  # such as to redact `content`; a server may repeat it in `_meta`
+        # `_meta` is dropped after a redaction, because a server may repeat the redacted content there.
+        if evaluation.obligations:
             result = {key: value for key, value in result.items() if key != "_meta"}
         if evaluation.replayed:
             key = evaluation.trace.idempotency_key
@@ -197,7 +201,8 @@ class Gateway:
             result = {**result, "content": [{"type": "text", "text": note}, *result["content"]]}
             result["_meta"] = {**result.get("_meta", {}), "tool-pdp/replayed": True}
         structured = result.get("structuredContent")
-        if ctx.protocol_version < NEW and not isinstance(structured, dict):  # what those revisions do not know
+        # Older protocol revisions allow only objects here.
+        if ctx.protocol_version < NEW and not isinstance(structured, dict):
             result = {key: value for key, value in result.items() if key != "structuredContent"}
         return {**result, "resultType": "complete"}
 
@@ -222,12 +227,12 @@ class Gateway:
     async def _answer(self, ctx: Context, params: Any, show: Show, tool: str, arguments: dict[str, Any]) -> Answer:
         if ctx.request is None:
             if ctx.request_id in self._ids:
-                raise MCPError(types.INVALID_REQUEST, "a request had this id before, and its call is not made again")
+                raise MCPError(types.INVALID_REQUEST, "the request id was used before, so the call is not made again")
             self._ids.append(ctx.request_id)
-        return await self._pending.answer(ctx, params, partial(self._made, show, tool, arguments))
+        return await self._pending.answer(ctx, params, partial(self._make, show, tool, arguments))
 
-    async def _made(self, show: Show, tool: str, arguments: dict[str, Any], ctx: Context) -> Answer | Approval:
-        """Return what a call came to. When its client gives it up, it is cancelled, and recorded all the same."""
+    async def _make(self, show: Show, tool: str, arguments: dict[str, Any], ctx: Context) -> Answer | Approval:
+        """Make a call. Return the call's result or approval. If the client cancels, cancel and record the call."""
         if tool in self._routes and ((upstream := self._routes[tool][0]).changed or upstream.is_lost):
             await self._verify(upstream)
         call = asyncio.create_task(self._call({"tool": tool, "arguments": arguments}, ctx))
@@ -246,7 +251,7 @@ class Gateway:
 
     async def _note(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         if ctx.protocol_version < NEW:
-            self._older.add(ctx.session._connection)  # noqa: SLF001 - the SDK has no public way to it
+            self._older.add(ctx.session._connection)  # noqa: SLF001 - the SDK has no public access
         return await call_next(ctx)
 
     async def _set_level(self, _: Context, params: types.SetLevelRequestParams) -> dict[str, Any]:
@@ -254,33 +259,35 @@ class Gateway:
             await asyncio.gather(*(each.set_level(params.level) for each in self._upstreams.values()))
         return {}
 
-    async def _heard(self, upstream: Upstream, message: types.ServerNotification) -> None:
-        """Pass on a server's notification: changed lists to each client, a log line to the only client so far."""
+    async def _on_notification(self, upstream: Upstream, message: types.ServerNotification) -> None:
+        """Forward a notification: a changed list to every client, a log message only if one client uses the server."""
         if (event := event_from_wire(message.method, None)) is not None:
             await self._bus.publish(event)
-            await self._tell_older(message.method)
+            await self._notify_older(message.method)
         elif not isinstance(message, types.LoggingMessageNotification) or [*upstream.askers.values()] > [False]:
-            return  # more than one client, or one was quiet: the line may be about any request, also an earlier one
+            # The log line names no request, so it could belong to another client's request, or to a quiet one.
+            return
         elif upstream.asking:
             ctx = upstream.asking[-1].ctx
             if message.params.level in allowed_log_levels(ctx.protocol_version, ctx.meta):
                 await notify_client(ctx.session.send_notification, message, ctx.request_id)
         elif not self._shared:
-            await self._tell_older(message.method, _as_json(message.params))
+            await self._notify_older(message.method, _as_json(message.params))
 
-    async def _tell_older(self, method: str, params: dict[str, Any] | None = None) -> None:
+    async def _notify_older(self, method: str, params: dict[str, Any] | None = None) -> None:
         await asyncio.gather(*(notify_client(each.notify, method, params) for each in self._older))
 
     def _instructions(self) -> str | None:
-        """Return what servers tell the model, as far as it is pinned."""
         texts = {name: each.client.instructions for name, each in self._upstreams.items() if each.client}
         for name in [name for name, text in texts.items() if text and text != self._reviewed[name]]:
-            _log.warning("server %s: its instructions are not as pinned, and hidden: pdp mcp-gateway pin", name)
+            _log.warning(
+                "server %s: its instructions differ from the pinned text and are hidden; see pdp mcp-gateway pin",
+                name,
+            )
             del texts[name]
         return "\n\n".join(text for text in texts.values() if text) or None
 
     async def _listed(self, upstream: Upstream, kind: str) -> list[Any] | None:
-        """Return what a server lists; None: it does not say."""
         try:
             return await upstream.listed(kind)
         except ToolError as error:
@@ -288,10 +295,7 @@ class Gateway:
             return None
 
     async def _verify(self, upstream: Upstream) -> str:
-        """Ask a server what it declares now; of one that does not say, no tool is as it is pinned.
-
-        Return that it has tools and none can be used; empty where that is not so.
-        """
+        """Compare a server's tools with the pinned tools. Return why no tool can be used, else an empty text."""
         tools = await self._listed(upstream, "tools")
         upstream.changed |= tools is None
         pinned = self._pins[upstream.name]
@@ -302,14 +306,14 @@ class Gateway:
         self._engine.unchanged |= {self._public(upstream.name, name) for name in same}
         hidden = ({tool.name for tool in tools or ()} | pinned.keys()) - same
         for name in sorted(hidden - self._hidden.get(upstream.name, set())):
-            why: str | None = "it is not as it is pinned"
+            why: str | None = "the tool differs from its pinned declaration"
             if name not in pinned:
-                why = left_out(declarations(tools or ()).get(name)) or "it is new"
+                why = left_out(declarations(tools or ()).get(name)) or "the tool is not pinned"
             _log.warning("server %s: tool %.200r is left out: %s; see pdp mcp-gateway pin", upstream.name, name, why)
         self._hidden[upstream.name] = hidden
         if not tools or same:
             return ""
-        return f"server {upstream.name} has {len(tools)} tools, and none can be used: its gateway's log says why"
+        return f"server {upstream.name} has {len(tools)} tools, but none can be used: see the gateway's log"
 
     async def _forward(self, upstream: Upstream, tool: Mapping[str, Any], /, **arguments: Any) -> dict[str, Any]:
         params = types.CallToolRequestParams(name=tool["name"], arguments=arguments)
@@ -331,13 +335,13 @@ class Gateway:
 
 class _Server(Server[Any]):
     def get_capabilities(self, *given: Any, **named: Any) -> types.ServerCapabilities:
-        """Return what it can do: all its lists change, and no resource can be subscribed to."""
+        """Announce that all lists can change, and that clients cannot subscribe to single resources."""
         can = super().get_capabilities(NotificationOptions(True, True, True), *given[1:], **named)
         return can.model_copy(update={"resources": types.ResourcesCapability(list_changed=True)})
 
 
 def _within(result: dict[str, Any], most: int, *, promised: bool) -> dict[str, Any]:
-    """Return a tool's result, cut to `most` bytes. Without the `promised` structuredContent, it is an error."""
+    """Return a result, cut to `most` bytes. If the cut removes a `promised` structuredContent, return an error."""
     content, ends = result["content"], [*accumulate(map(_size, result["content"]))]
     size = max([*ends[-1:], _size(result.get("structuredContent"))])
     if size <= most:
@@ -345,11 +349,11 @@ def _within(result: dict[str, Any], most: int, *, promised: bool) -> dict[str, A
     kept = bisect_right(ends, most)
     left = most - sum(ends[kept - 1 : kept])
     text = "".join(each.get("text", "") for each in content[kept : kept + 1])[:left]
-    while (long := _size(text)) > left + 2:  # quotes
+    while (long := _size(text)) > left + 2:  # The two bytes are the quotes of the JSON text.
         text = text[: len(text) * left // long]
-    note = f"Cut here: the result has {size} bytes, {most} pass (max_result in gateway.yaml). Ask for less at once."
-    told = [{"type": "text", "text": f"{text}\n{note}"}]
-    return {"content": content[:kept] + told, "isError": promised and "structuredContent" in result}
+    note = f"Cut here: the result has {size} bytes, the limit is {most} (max_result in gateway.yaml). Ask for less."
+    note_block = [{"type": "text", "text": f"{text}\n{note}"}]
+    return {"content": content[:kept] + note_block, "isError": promised and "structuredContent" in result}
 
 
 def _size(value: Any) -> int:
@@ -357,14 +361,12 @@ def _size(value: Any) -> int:
 
 
 def _content(_: Context, evaluation: Evaluation) -> dict[str, Any]:
-    """Return the result of a resource or prompt; MCPError: there is none."""
     if not isinstance(evaluation.result, dict):
         raise MCPError(DENIED, evaluation.answer.text)
     return {**evaluation.result, **_ENVELOPE}
 
 
 def _as_json(answer: BaseModel) -> dict[str, Any]:
-    """Return an answer as JSON, without the keys in `_meta` that the protocol reserves."""
     whole = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
     whole["_meta"] = {key: at for key, at in whole.get("_meta", {}).items() if not key.startswith(_RESERVED)}
     return whole if whole["_meta"] else {key: at for key, at in whole.items() if key != "_meta"}
@@ -372,7 +374,7 @@ def _as_json(answer: BaseModel) -> dict[str, Any]:
 
 @asynccontextmanager
 async def open_gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
-    """Open a gateway for the time of a block; errors as of `Gateway`."""
+    """Open a gateway until the end of a `with` block. Raises the errors of `Gateway`."""
     with ExitStack() as owned:
         gateway = Gateway(settings, owned)
         try:
@@ -383,7 +385,7 @@ async def open_gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
 
 
 def serve_stdio(settings: GatewaySettings) -> None:
-    """Serve one client over standard input and output until it closes them; errors as of `Gateway`."""
+    """Serve one client over standard input and output, until the client closes both. Raises the errors of `Gateway`."""
 
     async def serve() -> None:
         async with open_gateway(settings) as gateway, stdio_server() as (read, write):
@@ -393,13 +395,13 @@ def serve_stdio(settings: GatewaySettings) -> None:
     try:
         uvloop.run(serve())
     except* BrokenPipeError:
-        _log.info("the client is gone")
+        _log.info("the client disconnected")
 
 
 def http_app(settings: GatewaySettings, service: ServiceSettings) -> Starlette:
-    """Return the application that serves clients at `/mcp` of a service's address, by the tokens that it knows."""
-    from pdp.service.security.oidc import OidcAuthenticator  # noqa: PLC0415 - an extra that stdio does without
-    from pdp.service.security.tokens import open_tokens  # noqa: PLC0415 - likewise
+    """Return the application that serves clients at `/mcp`. `service` sets address and tokens."""
+    from pdp.service.security.oidc import OidcAuthenticator  # noqa: PLC0415 - an extra that stdio does not need
+    from pdp.service.security.tokens import open_tokens  # noqa: PLC0415 - an extra that stdio does not need
 
     host = urlsplit(service.url).netloc
 
@@ -417,7 +419,8 @@ def http_app(settings: GatewaySettings, service: ServiceSettings) -> Starlette:
                         issuer_url=AnyHttpUrl(issuer),
                         resource_server_url=AnyHttpUrl(service.url + _PATH) if service.oidc else None,
                         required_scopes=["propose"],
-                        validate_token_resource=False,  # each authenticator checks the audience
+                        # The audience is not checked here, because each authenticator checks it.
+                        validate_token_resource=False,
                     ),
                     token_verifier=Verifier(known, settings.tenant),
                 )

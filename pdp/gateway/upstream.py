@@ -1,4 +1,4 @@
-"""The connection to one MCP server: opened when it is first needed, and again after it was lost."""
+"""The connection to one MCP server. The connection is opened at its first use, and opened again after a loss."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ Hear = Callable[["Upstream", types.ServerNotification], Awaitable[None]]
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
-# By what is listed: the capability of servers that have such things, and how they are asked.
+# For each kind of list: the capability of the server, the request and the result.
 _LISTS: Final[dict[str, tuple[str, Any, Any]]] = {
     "tools": ("tools", types.ListToolsRequest, types.ListToolsResult),
     "resources": ("resources", types.ListResourcesRequest, types.ListResourcesResult),
@@ -37,51 +37,52 @@ _LISTS: Final[dict[str, tuple[str, Any, Any]]] = {
 }
 _MOST_PAGES: Final = 100
 _LISTEN: Final[Any] = {f"{kind}_list_changed": True for kind in ("tools", "prompts", "resources")}
-_LISTEN_AGAIN: Final = 5.0  # seconds
-_CLOSING: Final = 10.0  # seconds for a program to end; the SDK gives it two twice
-_MOST_UNREAD: Final = 500  # notifications that a client has not read; more are dropped
+_LISTEN_AGAIN: Final = 5.0  # A lost stream of changes is opened again after this many seconds.
+_CLOSING: Final = 10.0  # A server's program has this many seconds to end. The SDK waits two seconds, twice.
+# The maximum number of notifications that a client has not read. Later notifications are dropped.
+_MOST_UNREAD: Final = 500
 _UNREAD: Final = WeakKeyDictionary[Any, asyncio.Semaphore]()
-# Errors after which a server has done nothing; after any other, nobody knows.
+# After these errors, the server has certainly not acted. After any other error, the effect of the call is unknown.
 _NOTHING_DONE: Final = (types.INVALID_PARAMS, types.INVALID_REQUEST, types.METHOD_NOT_FOUND, types.HEADER_MISMATCH)
 
 
 class UpstreamError(ToolError):
-    """A server answered with an error, or nothing that can be used. Detail `effect: unknown`: it may have acted."""
+    """A server answered with an error or an unusable result. With detail `effect: unknown`, the tool may have acted."""
 
 
 class UnreachableError(ToolUnavailableError):
-    """A server cannot be reached: nothing was sent to it."""
+    """A server cannot be reached, and the request was not sent."""
 
 
 @dataclass(eq=False)
 class Asking:
-    """A request of the client `who`. `quiet`: an obligation or a rule of flow allows no text but its result."""
+    """A request of the client `who`. If `quiet`, the client gets only the result, no progress text or log message."""
 
     ctx: ServerRequestContext[Any]
     who: str | None
     quiet: bool
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Tell the client how far its request is."""
+        """Report progress of the request to the client."""
         await notify_client(self.ctx.session.report_progress, progress, total, None if self.quiet else message)
 
 
 ASKING: ContextVar[Asking | None] = ContextVar("asking", default=None)
 
 
-async def notify_client(send: Any, *told: Any) -> None:
-    """Send a notification by a client's method. Drop it if the client does not read: servers may send without end."""
+async def notify_client(send: Any, *arguments: Any) -> None:
+    """Send a notification to a client, unless too many are unread, because servers may send any number."""
     unread = _UNREAD.setdefault(send.__self__, asyncio.Semaphore(_MOST_UNREAD))
     if not unread.locked():
         async with unread:
-            await send(*told)
+            await send(*arguments)
 
 
 class Upstream:
-    """One server. The gateway declares no capability of a client to it: it cannot ask a client for anything.
+    """One server. The gateway declares no client capabilities, so the server cannot send requests to clients.
 
-    `changed`: when its tools may have changed since they were listed, in ns; 0: they have not. `client`: the last one.
-    `asking`: the requests under way. `askers`: who asked on this connection, and if quietly. `hear` gets notifications.
+    `hear` is called with each notification. `changed` is the time (ns) at which the tools may have changed; 0 after the
+    tools are listed. `askers` has the clients that used this connection, and whether one of their requests was quiet.
     """
 
     def __init__(self, name: str, settings: ServerSettings, timeout: float, hear: Hear | None = None) -> None:
@@ -101,22 +102,22 @@ class Upstream:
 
     @property
     def is_lost(self) -> bool:
-        """Whether there is no connection now: of a program that has ended, a request would be lost."""
+        """Whether the connection is closed, or its program has ended, so that a request would be lost."""
         has_ended = self._received is not None and self._received.statistics().open_send_streams == 0
         return self._holder is None or self._lost.is_set() or has_ended
 
     async def close(self) -> None:
-        """End the connection, and the program that was started for it."""
+        """Close the connection, and end the program that was started for it."""
         self._lost.set()
         if self._holder is not None:
             if not self._ready.done():
                 self._holder.cancel()
-            # A cancellation can be lost while the program is being started: it is cancelled again.
+            # A cancellation can be lost while the server's program starts, so it is repeated.
             while not (await asyncio.wait((self._holder,), timeout=_CLOSING))[0]:
                 self._holder.cancel()
 
     async def listed(self, kind: str) -> list[Any]:
-        """Return its `tools`, `resources`, `resource_templates` or `prompts`, if it has such; errors as of `ask`."""
+        """Return the server's `tools`, `resources`, `resource_templates` or `prompts`. Raises the errors of `ask`."""
         client, changed = await self.connected(), self.changed
         capability, request, result = _LISTS[kind]
         items: list[Any] = []
@@ -127,20 +128,22 @@ class Upstream:
             cursor = page.next_cursor
             if cursor is None:
                 break
-        if kind == "tools":  # until now, calls wait for a list of their own
+        if kind == "tools":  # Only now is the list known to be current. Until then, each call requests the list again.
             self._listed_by, self.changed = client, self.changed if self.changed != changed else 0
         return items
 
     async def ask(
         self, request: types.Request[Any, Any], result: type[Answer], *, only_if_listed: bool = False
     ) -> Answer:
-        """Send one request, once, and return its answer. UnreachableError: it was not sent; UpstreamError.
+        """Send a request once. Raise `UnreachableError` if it was not sent, and `UpstreamError` if it failed.
 
-        `only_if_listed`: to the program that has listed its tools, and not to one that was started since.
+        With `only_if_listed`, send it only to the program that listed its tools, not to a program started later.
         """
         client, asking, effect = await self.connected(), ASKING.get(), "unknown"
         if only_if_listed and client is not self._listed_by:
-            raise UnreachableError(f"server {self.name} was started anew: try again", details={"effect": "none"})
+            raise UnreachableError(
+                f"server {self.name} was restarted, so the call was not sent: try again", details={"effect": "none"}
+            )
         meta: Any = (asking and asking.ctx.meta) or {}
         if asking is not None:
             self.asking.append(asking)
@@ -148,11 +151,11 @@ class Upstream:
         if level := meta.get(types.LOG_LEVEL_META_KEY, self._level):
             request.params.meta = {types.LOG_LEVEL_META_KEY: level}
         try:
-            told = None if asking is None else asking.progress
-            answer = await client.session.send_request(request, result, progress_callback=told)
+            report = None if asking is None else asking.progress
+            answer = await client.session.send_request(request, result, progress_callback=report)
             if getattr(answer, "result_type", "complete") == "complete":
                 return answer
-            fault = "gave an answer that does not end the request"
+            fault = "gave an answer that does not complete the request"
         except MCPError as error:
             fault = f"failed: {error.message}"
             if error.code == types.CONNECTION_CLOSED:
@@ -160,20 +163,20 @@ class Upstream:
             if error.code in _NOTHING_DONE:
                 effect = "none"
         except (ValueError, RuntimeError):
-            fault = "gave an answer that is not understood"
+            fault = "gave an answer that cannot be read"
         finally:
             if asking is not None:
                 self.asking.remove(asking)
         raise UpstreamError(f"server {self.name} {fault}", details={"effect": effect})
 
     async def set_level(self, level: types.LoggingLevel) -> None:
-        """Ask for log lines from a level on: at once, or by each request where the revision has it so."""
+        """Set the minimum level of the server's log messages. In newer MCP revisions, requests name this level."""
         self._level, client = level, await self.connected()
         if client.server_capabilities.logging and client.protocol_version < NEW:
             await self.ask(types.SetLevelRequest(params=types.SetLevelRequestParams(level=level)), types.EmptyResult)
 
     async def connected(self) -> Client:
-        """Return the connection, and open it first if needed. Raises UnreachableError."""
+        """Return the connection, and open it if needed. Raise `UnreachableError` if opening fails."""
         async with self._connecting:
             if self.is_lost:
                 await self.close()
@@ -181,12 +184,15 @@ class Upstream:
                 self._lost, self._received = asyncio.Event(), None
                 self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
                 self._holder = asyncio.create_task(self._hold(self._ready, self._lost))
-        self.client = await asyncio.shield(self._ready)  # others may wait for it when this request is cancelled
+        # `shield` is needed, because other requests may wait for the connection if this request is cancelled.
+        self.client = await asyncio.shield(self._ready)
         return self.client
 
     async def _hold(self, ready: asyncio.Future[Client], lost: asyncio.Event) -> None:
-        """Open a connection and, once it is lost, close it: one task has to do both."""
-        client = Client(self._transport(), cache=None, message_handler=self._heard, read_timeout_seconds=self._timeout)
+        """Open a connection, and close it when it is lost. The SDK requires that one task opens and closes it."""
+        client = Client(
+            self._transport(), cache=None, message_handler=self._on_message, read_timeout_seconds=self._timeout
+        )
         try:
             async with asyncio.timeout(self._timeout) as starting, client:
                 starting.reschedule(None)
@@ -197,7 +203,7 @@ class Upstream:
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - servers and transports raise anything
             lost.set()
             if not ready.done():
-                while isinstance(error, ExceptionGroup):  # of the transport: what is in it says more
+                while isinstance(error, ExceptionGroup):  # The transport wraps the cause in exception groups.
                     error = error.exceptions[0]
                 message = f"server {self.name} cannot be reached: {type(error).__name__} {error}"
                 ready.set_exception(UnreachableError(message, details={"effect": "none"}))
@@ -220,16 +226,16 @@ class Upstream:
                 yield streams
 
     async def _listen(self, client: Client) -> None:
-        """Keep a stream of changes open: a server of the new revision announces them to those who listen, only."""
+        """Keep a stream of changes open, because servers of newer revisions announce changes only to listeners."""
         while getattr(client.server_capabilities.tools, "list_changed", None) and client.protocol_version >= NEW:
             with suppress(MCPError, SubscriptionLost, TimeoutError):
                 async with client.listen(**_LISTEN) as events:
                     async for _ in events:
-                        pass  # `_heard` gets each event as well
-            self.changed = time.monotonic_ns()  # a change may have been missed
+                        pass  # `_on_message` receives each event of the stream as well, so nothing is done here.
+            self.changed = time.monotonic_ns()  # A change may have been missed while the stream was lost.
             await asyncio.sleep(_LISTEN_AGAIN)
 
-    async def _heard(self, message: IncomingMessage) -> None:
+    async def _on_message(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self.changed = time.monotonic_ns()
         if self._hear is not None and not isinstance(message, Exception):

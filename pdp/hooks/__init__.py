@@ -1,15 +1,15 @@
-"""Hooks of coding agents: the client asks before each call of a tool, and what gets no right answer does not run.
+"""Hooks of coding agents: the client asks before each tool call, and a call without a valid answer does not run.
 
-- ask.py: the program that a client starts for each call; the standard library alone
-- resident.py: the process of one user that answers it
-- home.py: the folders of the user: policy, stores, socket
-- call.py: what a client asks and what it is answered, whatever its dialect
-- decide.py: the answer, from an enforcement point
-- translation.py: which entry of the manifest a built-in tool is, and with which arguments
-- workspace.py: where a path lies: in the workspace, beyond it, in what guards it
-- rules.py: the rules of a repository's own file
-- shell.py: the words of a simple command, and whether git starts other programs
-- dialects.py: how each client spells its calls and reads its answers
-- install/: the client's own configuration: change, restore, check
-- starter/: manifest, governance and lists to begin with
+- ask.py: the program that a client starts for each call; it uses only the standard library
+- resident.py: the process that answers all calls of one user's clients
+- home.py: the user's folder with policy, store and socket
+- call.py: a client's call and the answer, independent of the client's format
+- decide.py: decides a client's call with an enforcement point
+- translation.py: turns a client's call into a proposal for a tool of the manifest
+- workspace.py: whether a path is in the workspace, outside of the workspace, or guarded
+- rules.py: the rules in a repository's own file
+- shell.py: parses simple commands, and compares them with the list of allowed commands
+- dialects.py: the formats in which each client writes calls and reads answers
+- install/: changes, restores and checks the client's configuration
+- starter/: the first policy files of a user
 """

@@ -1,4 +1,4 @@
-"""What a client asks and what it is answered, whatever its dialect."""
+"""A client's call and the answer to the call, independent of the client's format."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from pdp.errors import PdpError
 
 
 class HookInputError(PdpError):
-    """What a client sent is not a call in its dialect."""
+    """The input of a client is not a valid call in the client's format."""
 
     code: ClassVar[str] = "hook.input_invalid"
 
 
 class HookLimitError(PdpError):
-    """A call exceeds a bound. The message begins with the code, because clients show the message alone."""
+    """A call exceeds a limit. The message starts with the code, because clients show only the message."""
 
     code: ClassVar[str] = "hook.limit_exceeded"
 
@@ -24,7 +24,7 @@ class HookLimitError(PdpError):
 
 
 class Moment(StrEnum):
-    """When a client asks. BEFORE: a tool is about to run; PERMISSION: the person would be asked; AFTER: it has run."""
+    """When a client runs the hook: BEFORE a tool runs, before asking a person for PERMISSION, or AFTER the tool ran."""
 
     BEFORE = "before"
     PERMISSION = "permission"
@@ -32,23 +32,20 @@ class Moment(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a built-in tool does, whatever the client calls it: the manifest's entry for it, if nothing else is said."""
+    """The activity of a built-in tool. The value names the manifest tool that usually stands for the built-in tool."""
 
     READ = "read_file"
     WRITE = "write_file"
-    SEARCH = "search_files"  # or their names
+    SEARCH = "search_files"  # This entry also covers searches for file names.
     FETCH = "fetch_url"
     WEB_SEARCH = "search_web"
-    SHELL = "run_command"  # a command line
-    DELEGATE = "delegate_task"  # to an agent below this one
-    PLAN = "plan_work"  # notes, questions to the person: nothing is touched
+    SHELL = "run_command"  # Runs a command line.
+    DELEGATE = "delegate_task"  # Starts a sub-agent.
+    PLAN = "plan_work"  # Takes notes or asks the user, and changes nothing.
 
 
 class BuiltIn(NamedTuple):
-    """A built-in tool of a client: what it does, and the arguments that name its path, command or URL.
-
-    An argument that is absent in a call counts as the working folder for SEARCH, and makes any other call malformed.
-    """
+    """A client's built-in tool. `arguments` names its arguments with a path, command or URL; SEARCH may lack these."""
 
     kind: Kind
     arguments: tuple[str, ...] = ()
@@ -56,14 +53,10 @@ class BuiltIn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """A call of a tool, as a client tells it.
+    """A tool call as a client describes it. The client's ids are the same BEFORE and AFTER the call, or None.
 
-    Attributes:
-        client: the dialect's name, such as `claude-code`.
-        session_id, call_id: the client's own ids; a call has the same in every moment. None: the client gives none.
-        tool, arguments: as the client spells them. `built_in`: what the tool is, None for one that is not the client's.
-        cwd: the folder in which the client works, absolute.
-        executed: AFTER alone: what the tool returned as JSON, or None with `failed` true.
+    `cwd` is an absolute path. `built_in` is None unless the tool belongs to the client itself. `executed` is the tool's
+    result as JSON, AFTER the tool ran; None if the tool `failed`.
     """
 
     client: str
@@ -79,7 +72,7 @@ class HookCall:
 
 
 class Behaviour(StrEnum):
-    """What the client is to do. PASS: go on as without a hook; CORRECT: with other arguments; ASK: ask its person."""
+    """The instruction to the client. PASS: continue as if there were no hook; CORRECT: use other arguments."""
 
     PASS = "pass"  # noqa: S105 - not a password
     CORRECT = "correct"
@@ -89,7 +82,7 @@ class Behaviour(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HookAnswer:
-    """An answer. `message`: never empty for ASK and DENY, safe for a model to read; `arguments`: of CORRECT."""
+    """An answer to a client. ASK and DENY need a `message`, which a model may read. CORRECT needs `arguments`."""
 
     behaviour: Behaviour
     message: str = ""
@@ -97,7 +90,7 @@ class HookAnswer:
 
 
 class Output(NamedTuple):
-    """What the program that a client started ends with. A deny is exit 2 with standard error alone where that holds."""
+    """The exit code and outputs of the program that a client started. Most clients take exit code 2 as a denial."""
 
     exit_code: int
     stdout: str = ""

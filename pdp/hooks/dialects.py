@@ -1,4 +1,4 @@
-"""How each client spells its calls and reads its answers; docs/hooks.md says what was tried."""
+"""The formats in which each client writes calls and reads answers. docs/hooks.md lists the tested versions."""
 
 import json
 import re
@@ -17,7 +17,7 @@ _LONGEST: Final = 4000
 
 
 def reason(answer: HookAnswer) -> str:
-    """Return why a call does not run, and what to call in its place; never empty, without control characters."""
+    """Return why a call does not run, and which call to make instead. The text has no control characters."""
     text = "".join(letter if letter.isprintable() else " " for letter in answer.message)
     text = " ".join(text.split()) or "The policy does not allow this call."
     if answer.behaviour is Behaviour.CORRECT:
@@ -26,16 +26,16 @@ def reason(answer: HookAnswer) -> str:
 
 
 def printed(**members: Any) -> Output:
-    """Return one JSON object on standard output, and nothing else: one more word there voids it."""
+    """Return an output with one JSON object. Any other text on standard output would make the answer invalid."""
     return Output(0, stdout=f"{json.dumps(members)}\n")
 
 
 @dataclass(slots=True, kw_only=True)
 class ClientDialect:
-    """A client that takes yes and no, and spells fields so; `call` None: its calls have no ids.
+    """The format of one client's calls and answers. `call` is the field of a call's id; None if calls have no ids.
 
-    `can_ask`: its person is really asked on ASK, and a refusal stops the call. `corrected`: how it calls other
-    arguments in an answer, and what stands beside them; None: it takes none.
+    `can_ask` is true if the client really asks a person on ASK. `corrected` names the answer's field for other
+    arguments, and its further fields; None if the client accepts no other arguments.
     """
 
     name: str
@@ -48,7 +48,7 @@ class ClientDialect:
     corrected: tuple[str, Mapping[str, str]] | None = None
 
     def read(self, body: Any) -> HookCall:
-        """Return the call in what the client sent; HookInputError: which field is wrong, or an unknown event."""
+        """Return the call in the client's input. Raise `HookInputError`, which names a wrong field or unknown event."""
         if not isinstance(body, Mapping):
             raise HookInputError(f"{self.name}: expected a JSON object but got {type(body).__name__}")
         event, arguments = body.get("hook_event_name"), body.get("tool_input")
@@ -57,7 +57,7 @@ class ClientDialect:
         if not isinstance(arguments, dict):
             raise self._error("tool_input", "an object", arguments)
         moment, failed = self.events[event], event.endswith("Failure")
-        # An id may be left out where nothing runs.
+        # At the moment PERMISSION, a client may omit the call's id.
         key = self.call if moment is not Moment.PERMISSION or self.call in body else None
         tool, session = self._text(body, "tool_name", _TOOL), self._text(body, self.session, _ID)
         call_id = self._text(body, key, _ID) if key else None
@@ -66,9 +66,9 @@ class ClientDialect:
         return HookCall(self.name, moment, session, call_id, tool, arguments, cwd, own, result, failed)
 
     def write(self, answer: HookAnswer, moment: Moment) -> Output:
-        """Return the answer as the client reads it; to what was no call, `moment` is BEFORE.
+        """Return the answer in the client's format. If the client's input was no valid call, `moment` is BEFORE.
 
-        In PERMISSION the person is asked by the client itself.
+        At the moment PERMISSION, ASK is an empty output, because the client itself then asks the person.
         """
         is_asked = answer.behaviour is Behaviour.ASK and moment is Moment.PERMISSION
         if is_asked or answer.behaviour is Behaviour.PASS:
@@ -93,16 +93,17 @@ _PLANS: Final = (
     "AskUserQuestion", "EnterPlanMode", "ExitPlanMode", "ListAgents", "ReportFindings", "TaskCreate", "TaskGet",
     "TaskList", "TaskStop", "TaskUpdate", "TodoWrite", "ToolSearch",
 )  # fmt: skip
-# Whose word a server of tools is: its person's, or the organisation's. The rest a repository can bring along.
+# The origins of MCP servers that the user or the organisation controls. The servers of other origins can be added by a
+# repository.
 _TRUSTED_SOURCES: Final = ("user", "local", "dynamic", "managed", "enterprise", "claudeai", "sdk")
 _OTHER_SOURCES: Final = ("project", "plugin", "agent")
 
 
 class _ClaudeCode(ClientDialect):
-    """Claude Code 2.1.330, tried: command and http hooks."""
+    """Claude Code, tested with the command and http hooks of version 2.1.330."""
 
     def read(self, body: Any) -> HookCall:
-        """Return the call. A tool of a server that a repository can define has that source before its name."""
+        """Return the call. If a repository can define the tool's server, the server's source precedes the tool name."""
         call = super().read(body)
         server = body.get("mcp_server")
         if server is None and not call.tool.startswith("mcp__"):
@@ -112,11 +113,12 @@ class _ClaudeCode(ClientDialect):
         return replace(call, tool=f"{prefix}{call.tool}", built_in=None)
 
     def write(self, answer: HookAnswer, moment: Moment) -> Output:
-        """Return the answer. A correction decides nothing, so that the client's own rules see the new arguments."""
+        """Return the answer. A correction contains no decision, so the client's own rules see the new arguments."""
         if moment is Moment.BEFORE and answer.behaviour is Behaviour.ASK:
             return printed(hookSpecificOutput=_decision("ask", reason(answer)))
         output = super().write(answer, moment)
-        if moment is Moment.PERMISSION and output.exit_code:  # this event takes no exit code for an answer
+        # The client ignores the exit code of this event, so the denial is printed as JSON.
+        if moment is Moment.PERMISSION and output.exit_code:
             decision = {"behavior": "deny", "message": reason(answer)}
             return printed(hookSpecificOutput={"hookEventName": "PermissionRequest", "decision": decision})
         return output
@@ -132,7 +134,7 @@ CLAUDE_CODE: Final = _ClaudeCode(
         "Read": BuiltIn(Kind.READ, ("file_path",)),
         **dict.fromkeys(("Write", "Edit", "MultiEdit"), BuiltIn(Kind.WRITE, ("file_path",))),
         "NotebookEdit": BuiltIn(Kind.WRITE, ("notebook_path",)),
-        # A pattern may itself be a path out of the workspace.
+        # A search pattern may be a path that leaves the workspace, so it counts as a path.
         "Glob": BuiltIn(Kind.SEARCH, ("path", "pattern")),
         "Grep": BuiltIn(Kind.SEARCH, ("path",)),
         "WebFetch": BuiltIn(Kind.FETCH, ("url",)),
@@ -145,7 +147,7 @@ CLAUDE_CODE: Final = _ClaudeCode(
 
 
 def http_body(answer: HookAnswer, moment: Moment) -> dict[str, Any]:
-    """Return what an http hook of the client is answered: there is no exit code, so that the body says all."""
+    """Return the body that answers an http hook. An http hook has no exit code, so the body contains the decision."""
     output = CLAUDE_CODE.write(answer, moment)
     if not output.exit_code:
         return dict(json.loads(output.stdout or "{}"))
@@ -159,14 +161,13 @@ def _decision(decision: str, why: str) -> dict[str, Any]:
 
 
 class _Codex(ClientDialect):
-    """Codex 0.169.0, tried. It cannot ask a person, and an unexpected member voids the whole answer.
+    """Codex, tested with 0.169.0. Codex cannot ask a person, and an unexpected field makes the whole answer invalid.
 
-    Its hooks run only after their person trusted them. Text that is sent to a running program asks no hook. A model may
-    name the folder of a command as if the client worked there; the transcript has the client's own folder.
+    A command's `cwd` may be a folder that the model named, so the client's own folder is read from the transcript.
     """
 
     def read(self, body: Any) -> HookCall:
-        """Return the call; a command that runs elsewhere, or nobody knows where, has that as the argument `workdir`."""
+        """Return the call. If a command runs in another folder than the client, `workdir` names that folder."""
         call = super().read(body)
         if call.tool != "Bash" or call.cwd == (folder := _folder(body.get("transcript_path"))):
             return call
@@ -176,11 +177,12 @@ class _Codex(ClientDialect):
 CODEX: Final = _Codex(
     name="codex",
     events={"PreToolUse": Moment.BEFORE, "PermissionRequest": Moment.PERMISSION, "PostToolUse": Moment.AFTER},
-    # Only with this decision are other arguments taken. Its own approvals still come after.
+    # Codex accepts changed arguments only together with this decision. Codex still asks for its own approvals.
     corrected=("updatedInput", {"hookEventName": "PreToolUse", "permissionDecision": "allow"}),
     built_in={
         "Bash": BuiltIn(Kind.SHELL, ("command",)),
-        "apply_patch": BuiltIn(Kind.WRITE, ("command",)),  # the whole patch, which names its files
+        # The argument is the whole patch, and the patch names its files.
+        "apply_patch": BuiltIn(Kind.WRITE, ("command",)),
         "view_image": BuiltIn(Kind.READ, ("path",)),
         "spawn_agent": BuiltIn(Kind.DELEGATE),
         **dict.fromkeys(("update_plan", "request_user_input"), BuiltIn(Kind.PLAN)),
@@ -189,7 +191,7 @@ CODEX: Final = _Codex(
 
 
 def _folder(transcript: Any) -> str | None:
-    """Return the folder in which a session began, by the first line of its transcript; None: it does not say."""
+    """Return the folder in which a session began, from the first line of its transcript, or None."""
     try:
         with Path(transcript if Path(transcript).is_file() else "").open("rb") as file:
             folder = str(json.loads(file.readline(2**20))["payload"]["cwd"])
@@ -199,10 +201,10 @@ def _folder(transcript: Any) -> str | None:
 
 
 class _Cursor(ClientDialect):
-    """Cursor 3.11 to 3.15, from what others recorded; not tried.
+    """Cursor 3.11 to 3.15, written from recordings that others published; not tested.
 
-    Some versions read files without `preToolUse`, so `beforeReadFile` is read as well. The client accepts `ask` without
-    enforcing it, and may ignore other arguments: both are denials.
+    Some versions read files without the event `preToolUse`, so `beforeReadFile` is handled as well. The client accepts
+    `ask` without enforcing it, and may ignore corrected arguments, so ASK and CORRECT are sent as denials.
     """
 
     def read(self, body: Any) -> HookCall:
@@ -217,7 +219,7 @@ class _Cursor(ClientDialect):
         return super().read(known)
 
     def write(self, answer: HookAnswer, moment: Moment) -> Output:
-        """Return the answer: an empty object decides nothing; nothing at all would be no answer to this client."""
+        """Return the answer. An empty object decides nothing, but Cursor takes an empty output as a missing answer."""
         output, why = super().write(answer, moment), reason(answer)
         said = {"permission": "deny", "user_message": why, "agent_message": why} if output.exit_code else {}
         return output._replace(stdout=printed(**said).stdout)
@@ -243,10 +245,9 @@ _GEMINI_PLANS: Final = ("ask_user", "complete_task", "enter_plan_mode", "exit_pl
 
 
 class _GeminiCli(ClientDialect):
-    """Gemini CLI 0.61.0, tried. Its calls have no ids, and nothing makes it fail closed.
+    """Gemini CLI, tested with 0.61.0. Its calls have no ids, and no setting makes the client fail closed.
 
-    Its `ask` waits for ever if there is no person. It would read a reason that is JSON as an answer, so `pdp hook`
-    writes its own name before each reason.
+    Its `ask` waits forever without a person, so ASK is a denial. JSON would be taken as an answer, so reasons are text.
     """
 
     def read(self, body: Any) -> HookCall:
@@ -276,17 +277,17 @@ GEMINI_CLI: Final = _GeminiCli(
 
 
 class _CopilotCli(ClientDialect):
-    """Copilot CLI 1.0.102, tried, with the capitalised events; the others do not name their event.
+    """Copilot CLI, tested with 1.0.102. Only capitalised events are read, because the rest lack the event's name.
 
-    A crash denies there; a time-out or garbage does not. Exit code 2 denies without its reason, so the denial is JSON.
-    Its event for asking a person has other names and arguments than the call, and is not read.
+    The client denies a call after a crash of the hook, but not after a time-out or invalid output. Exit code 2 shows no
+    reason, so a denial is JSON. The event for asking a person is not read, because it names tools differently.
     """
 
     def read(self, body: Any) -> HookCall:
         call = super().read(body)
         if call.tool != "Edit" or "input" not in call.arguments:
             return call
-        # Two tools have this name; one of them takes a patch.
+        # This client has two tools of this name. One takes a path, the other takes a patch.
         return replace(call, built_in=BuiltIn(Kind.WRITE, ("path", "input")["path" not in call.arguments :]))
 
     def write(self, answer: HookAnswer, moment: Moment) -> Output:
@@ -318,4 +319,4 @@ COPILOT_CLI: Final = _CopilotCli(
 DIALECTS: Final = MappingProxyType(
     {dialect.name: dialect for dialect in (CLAUDE_CODE, CODEX, CURSOR, GEMINI_CLI, COPILOT_CLI)}
 )
-"""The clients by name, such as `claude-code`."""
+"""The dialects by client name, such as `claude-code`."""

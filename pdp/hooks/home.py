@@ -1,7 +1,7 @@
-"""HOME, the folder of a user that says what their agents may do, and what is opened of it to decide calls.
+"""Open HOME, the folder with the policy for a user's agents.
 
-It has pdp.yaml with what that names, commands.yaml, and the folder `state` for what is written as calls are decided:
-store, sockets and their locks, log. Nothing in the environment says where HOME is: that may be the workspace's word.
+HOME contains pdp.yaml, the files named there, commands.yaml, and the folder `state` with store, sockets, locks and log.
+No environment variable names HOME, because files in the workspace could set such a variable.
 """
 
 import os
@@ -26,12 +26,13 @@ COMMANDS_FILE: Final = "commands.yaml"
 
 
 def _word(word: str, *lines: str) -> str:
-    """Return a word if a shell reads it as the last word of one of the lines. FieldError: it does not."""
-    from pdp.hooks.shell import literal_words  # noqa: PLC0415 - it needs an extra, and `pdp scan` loads this module
+    """Return `word` if a shell reads it as the last word of each command in `lines`, else raise `FieldError`."""
+    from pdp.hooks.shell import literal_words  # noqa: PLC0415 - `pdp scan` loads this module without the extra
 
     if all((literal_words(line) or ())[-1:] != (word,) for line in lines):
         raise FieldError(
-            "can match nothing: it is not one word as a shell reads it", "`*` and `$` are no patterns here"
+            "matches nothing, because a shell does not read it as one word",
+            "write one word; `*` and `$` are not patterns",
         )
     return word
 
@@ -41,30 +42,49 @@ _Word = Annotated[StrictStr, AfterValidator(lambda word: _word(word, f"x '{word}
 
 
 class HookCommands(RootModel[dict[_Program, tuple[_Word, ...]]]):
-    """As of `HookPolicy`."""
+    """The content of commands.yaml: each program that may run, with its allowed words."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookPolicy:
-    """What decides calls. `commands`: programs, and words that a shell may give them; `digest`: of HOME's files."""
+    """The policy that decides hook calls. `commands` are the programs that may run, each with its allowed words.
+
+    `digest` identifies the files in HOME. Denials name the file `manifest_file`, if any.
+    """
 
     home: Path
     pep: Pep
     session: Session
     commands: Mapping[str, tuple[str, ...]]
     digest: str = ""
+    manifest_file: Path | None = None
 
 
 def default_home() -> Path:
-    """Return the HOME that `pdp hook install` makes."""
+    """Return the folder that `pdp hook install` creates.
+
+    Examples:
+        >>> default_home().name
+        'hook'
+    """
     return user_config_path("pdp") / "hook"
 
 
 def open_policy(home: Path, owned: ExitStack) -> HookPolicy:
-    """Open what decides by the files of HOME, closed with `owned`. The store is made or brought up to date.
+    """Open the policy in HOME, and create or migrate its store.
 
-    UsageError: a file is missing or faulty, lies elsewhere, or others can write to it; BundleError, EngineError,
-    StoreError: what they name cannot be used.
+    Args:
+        home: the folder HOME.
+        owned: the stack that later closes the policy's engine, stores and audit.
+
+    Raises:
+        UsageError: a file is missing, faulty or outside `home`, or other users can write the file.
+        BundleError, EngineError, StoreError: the bundle, engine or store cannot be used.
+
+    Examples:
+        >>> with ExitStack() as owned:  # doctest: +SKIP
+        ...     policy = open_policy(default_home(), owned)
+        ...     evaluation = policy.pep.decide({"tool": "Read", "arguments": {"file_path": "a"}}, policy.session)
     """
     file = home / PROJECT_FILE
     try:
@@ -73,12 +93,13 @@ def open_policy(home: Path, owned: ExitStack) -> HookPolicy:
     except (NoAnswerError, OSError) as error:
         raise UsageError(f"{home}: {error}") from None
     project = read_project(file)
-    # Whoever asks compares the files of the folder with those that decided: what lies elsewhere would change unseen.
+    # The policy's files must be in this folder, because each call compares only the digest of this folder. Other
+    # changes would go unnoticed.
     for path in (project.manifest, project.governance, project.session, project.bundle, *project.data):
         if path is not None and path.parent != home:
-            raise UsageError(f"{file}: {path} is not in {home}", hint="keep all that decides in this folder")
+            raise UsageError(f"{file}: {path} is not in {home}", hint="keep the files of the policy in this folder")
     if project.policies or project.session is None or project.store is None:
-        raise UsageError(f"{file}: states policies, or no session or store", hint="name bundle, session and store")
+        raise UsageError(f"{file}: has `policies`, or no `session` or `store`", hint="name bundle, session and store")
     manifest = manifest_of_project(file, project)
     stores = open_stores(project.store, owned)
     audit = stores.open_audit(None)
@@ -86,5 +107,5 @@ def open_policy(home: Path, owned: ExitStack) -> HookPolicy:
     pep = Pep(manifest, engine_of_project(project, manifest, owned), audit=audit, **stores_of_pep(stores))
     session, commands = read_record(project.session, Session), read_record(home / COMMANDS_FILE, HookCommands).root
     if policy_digest(folder) != digest:
-        raise UsageError(f"{home}: its files are being written", hint="try again")
-    return HookPolicy(home, pep, session, commands, digest)
+        raise UsageError(f"{home}: the policy's files are being written", hint="try again")
+    return HookPolicy(home, pep, session, commands, digest, project.manifest)

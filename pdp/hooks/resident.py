@@ -1,7 +1,6 @@
-"""The process of one user that answers the hooks of their clients, started by the first call; see ask.py.
+"""The resident process, which answers the hooks of one user's clients. The first call starts the process; see ask.py.
 
-It listens when the policy is loaded. It ends when nobody has asked for a while, when its program or its socket is not
-there any more, and on SIGTERM; calls are answered first.
+It ends after 30 minutes without a call, when its program or socket is removed, or on SIGTERM. Open calls are finished.
 """
 
 import asyncio
@@ -26,13 +25,13 @@ from pdp.hooks.home import HookPolicy, open_policy
 from pdp.json import JsonValueError, parse_json
 
 IDLE_SECONDS: Final = 30 * 60.0
-_ROUND_SECONDS: Final = 30.0  # between two looks at whether it is still needed
+_ROUND_SECONDS: Final = 30.0  # The process checks every 30 s whether it is still needed.
 
 _log = logging.getLogger("pdp.hooks")
 
 
 class Resident:
-    """Answers the calls of one HOME. The working folder of the process is the state folder, and it has the lock."""
+    """Answers the calls for one HOME. The process must run in the folder `state`, and hold the lock file there."""
 
     def __init__(self, home: Path) -> None:
         self._home, self._owned = home, ExitStack()
@@ -40,14 +39,15 @@ class Resident:
         self._asked = time.monotonic()
 
     async def run(self, listener: socket.socket) -> None:
-        """Listen, and answer until the end."""
-        with suppress(Exception):  # every call loads it again, and says what is wrong
+        """Listen on the socket, and answer calls until the process should end."""
+        # An error is ignored here, because each call loads the policy again and reports the error.
+        with suppress(Exception):
             self._loaded = open_policy(self._home, self._owned)
         server = await asyncio.start_unix_server(self._connected, sock=listener)
         ended = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
         _log.info("process %d answers for %s", os.getpid(), self._home)
-        with suppress(OSError):  # HOME, or this program, is gone
+        with suppress(OSError):  # This error means that HOME or this program was removed, so the process ends.
             while (self._home / STATE / socket_name()).samefile(socket_name()):
                 with suppress(PdpError):
                     if self._loaded is not None:
@@ -63,7 +63,7 @@ class Resident:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._asked = time.monotonic()
-        # Whoever has gone, or sends what cannot be read, gets no answer.
+        # There is no answer to a client that has disconnected or sent an unreadable request.
         with suppress(OSError, EOFError, TimeoutError, ValueError):
             async with asyncio.timeout(2 * WARM_SECONDS):
                 if peer(writer.get_extra_info("socket"))[0] == os.geteuid():
@@ -85,17 +85,16 @@ class Resident:
             moment = call.moment
             async with asyncio.timeout(WARM_SECONDS - 0.5):
                 given = await answer(call, self._policy(digest), can_ask=dialect.can_ask)
-        except Exception as error:  # noqa: BLE001 - whatever it is, this call is denied, and no other
+        except Exception as error:  # noqa: BLE001 - any failure denies this call only
             if not isinstance(error, PdpError | JsonValueError | TimeoutError):
-                _log.exception("a call of %s", client)
-            reason = str(error).partition("\n")[0] or "not in time"
+                _log.exception("could not answer a call of %s", client)
+            reason = str(error).partition("\n")[0] or "no decision in time"
             given = HookAnswer(Behaviour.DENY, f"the call cannot be decided: {reason}")
         return dialect.write(given, moment)
 
     def _policy(self, digest: str) -> HookPolicy:
-        """Return the policy of the files that have this digest; errors as of `open_policy`."""
         if self._loaded is None or self._loaded.digest != digest:
-            # Calls may still be decided by what was loaded.
+            # The old policy is closed later, because it may still be deciding calls.
             asyncio.get_running_loop().call_later(2 * WARM_SECONDS, self._owned.close)
             self._loaded, self._owned = None, ExitStack()
             self._loaded = open_policy(self._home, self._owned)
@@ -105,17 +104,17 @@ class Resident:
 
 
 def reside() -> None:
-    """Be the resident process for the HOME on the command line; end soon where there is one."""
+    """Run the resident process for the HOME on the command line. End if such a process is already running."""
     home = Path(sys.argv[1])
     os.fchdir(open_folder(f"{home}/{STATE}", open_folder(str(home))))
     name = socket_name()
     lock = os.open(f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    signal.alarm(1)  # ends this process, unless the one that has the lock is about to end
+    signal.alarm(1)  # The alarm ends this process, unless the process that holds the lock ends within a second.
     fcntl.flock(lock, fcntl.LOCK_EX)
     signal.alarm(0)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     _log.setLevel(logging.INFO)
-    Path(name).unlink(missing_ok=True)  # of one that was killed
+    Path(name).unlink(missing_ok=True)  # A killed process leaves its socket file behind, so the file is removed first.
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(name)
         asyncio.run(Resident(home).run(listener))

@@ -1,6 +1,6 @@
-"""Rules of `.pdp-hook.yaml`, a repository's own file: it denies or holds calls, and takes programs off the list.
+"""A repository's own rules in `.pdp-hook.yaml`, which deny calls, hold calls, or exclude programs of commands.yaml.
 
-A rule that can match nothing is a fault of the file, and a faulty file denies every call.
+A rule that can match no call is a fault in the file, and a faulty file denies every call.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     _Known = tuple[Collection[str], Collection[str], Path]
 
 REPOSITORY_FILE: Final = ".pdp-hook.yaml"
-_NOTHING: Final = "can match nothing: it is not an entry or a tool of the manifest"
-_FORMS: Final = "write an entry, mcp__SERVER, mcp__SERVER__TOOL, Read(PATH), Edit(PATH) or Write(PATH)"
+_NOTHING: Final = "matches nothing, because the manifest has no such entry or tool"
+_FORMS: Final = "write an entry's name, mcp__SERVER, mcp__SERVER__TOOL, Read(PATH), Edit(PATH) or Write(PATH)"
 _PATH_FORMS: Final = "write a path from this folder (./a), your home (~/a) or the root (//a), with few wildcards"
 _PATHS: Final = re.compile(r"(Read|Edit|Write)\(\s*(.*?)\s*\)", re.DOTALL)
-# More wildcards than these would take long to match.
+# Patterns with more wildcards are rejected, because matching them would take long.
 _NO_PATH: Final = re.compile(
     r"[\[\]{}\\]|^!|^/(?!/)|^~(?!/)|[*?].*/\.\.?(/|$)|^[./ ]*$|(\*\*.*){3}|(\*[^/*]+){2}\*|\*{3}"
 )
@@ -34,19 +34,19 @@ _WILD: Final = {"**/": "([^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 class HookRule(NamedTuple):
-    """A pattern of names, or of paths that a call reads or writes. `start`: the prefix of all these paths."""
+    """A pattern for a call's names, reads or writes, as `about` says. All matching paths begin with `start`."""
 
     about: str
     pattern: re.Pattern[str]
     start: str = ""
 
-    def matches(self, found: Mapping[str, Collection[str]]) -> bool:
-        """Return whether the rule matches a call with these names and `folded` paths."""
-        return any(map(self.pattern.fullmatch, found[self.about]))
+    def matches(self, targets: Mapping[str, Collection[str]]) -> bool:
+        """Return whether the rule matches one of a call's names or `folded` paths."""
+        return any(map(self.pattern.fullmatch, targets[self.about]))
 
-    def may_match_below(self, found: Mapping[str, Collection[str]]) -> bool:
-        """Return whether a call searches a folder that may contain a file of this rule."""
-        folders = found["searches"] if self.about == "reads" else ()
+    def may_match_below(self, targets: Mapping[str, Collection[str]]) -> bool:
+        """Return whether the call searches a folder that may contain a file matched by this rule."""
+        folders = targets["searches"] if self.about == "reads" else ()
         return any(self.start.startswith(each) or each.startswith(self.start) for each in folders)
 
 
@@ -54,13 +54,13 @@ def _rule(given: Any, info: ValidationInfo) -> HookRule:
     entries, _, folder = cast("_Known", info.context)
     if not isinstance(given, str):
         raise FieldError("must be a string")
-    if found := _PATHS.fullmatch(given):
-        return _path_rule("reads" if found[1] == "Read" else "writes", found[2], folder)
-    # A client may put a source in front (`project.mcp__...`), or write one underscore for two.
+    if match := _PATHS.fullmatch(given):
+        return _path_rule("reads" if match[1] == "Read" else "writes", match[2], folder)
+    # A client may add a source as a prefix (`project.mcp__...`), or write one underscore instead of two.
     name = re.escape(given.removesuffix("__*")).replace(r"\*", ".*")
     tools = re.compile(rf"(\w+\.)?({name}(__.+)?|{name.replace('__', '_')}(_.+)?)")
     pattern = tools if given.startswith("mcp__") else re.compile(re.escape(given))
-    if given.count("*") > 3:  # noqa: PLR2004 - the message says it
+    if given.count("*") > 3:  # noqa: PLR2004 - the message names the limit
         raise FieldError("has more than 3 `*`, which take long to match", "write several rules")
     if not any(map(pattern.fullmatch, entries)):
         raise FieldError(_NOTHING, nearest(given, entries) or _FORMS)
@@ -69,9 +69,9 @@ def _rule(given: Any, info: ValidationInfo) -> HookRule:
 
 def _path_rule(about: str, given: str, folder: Path) -> HookRule:
     if not given.isprintable() or _NO_PATH.search(given):
-        raise FieldError("can match nothing: it is not a path of a rule", _PATH_FORMS)
-    path = given[1:] if given.startswith("//") else os.path.expanduser(given)  # noqa: PTH111 - a text
-    # A name without a folder counts in every folder, as in .gitignore. A path covers all files below it.
+        raise FieldError("matches nothing, because it is not a path for rules", _PATH_FORMS)
+    path = given[1:] if given.startswith("//") else os.path.expanduser(given)  # noqa: PTH111 - this is a text
+    # A name without a folder matches in every folder, as in .gitignore. A path covers all files below it.
     path = str(folder / path) if "/" in path.rstrip("/") else f"{folder}/**/{path}"
     start = re.split(r"/(?=[^/]*[*?])", path, maxsplit=1)[0]
     rest = "".join(
@@ -83,13 +83,13 @@ def _path_rule(about: str, given: str, folder: Path) -> HookRule:
 
 def _program(given: Any, info: ValidationInfo) -> str:
     if given not in (programs := cast("_Known", info.context)[1]):
-        hint = nearest(str(given), programs) or f"known there: {', '.join(programs)}"
-        raise FieldError("can match nothing: it is not a program of commands.yaml", hint)
+        hint = nearest(str(given), programs) or f"listed there: {', '.join(programs)}"
+        raise FieldError("matches nothing, because commands.yaml does not list the program", hint)
     return str(given)
 
 
 class RepositoryRules(BaseModel, frozen=True, extra="forbid"):
-    """The rules of a workspace. `commands_without`: programs that commands.yaml lists and this workspace does not."""
+    """The rules of a workspace. `commands_without` are programs of commands.yaml that may not run in this workspace."""
 
     deny: tuple[Annotated[HookRule, PlainValidator(_rule)], ...] = ()
     hold: tuple[Annotated[HookRule, PlainValidator(_rule)], ...] = ()
@@ -97,15 +97,15 @@ class RepositoryRules(BaseModel, frozen=True, extra="forbid"):
 
 
 def repository_rules(folders: Iterable[Path], entries: Collection[str], programs: Collection[str]) -> RepositoryRules:
-    """Return the rules of the files in some folders, joined. FileFaultsError, UsageError: a file is faulty."""
+    """Return the combined rules of the files in these folders. Raise `UsageError` or `FileFaultsError` for faults."""
     rules = RepositoryRules()
     for file in filter(os.path.lexists, (folder / REPOSITORY_FILE for folder in folders)):
         if file.is_symlink() or not file.is_file():
             raise UsageError(f"{file}: is not a regular file", hint="write the rules into the file itself")
         document = read_document(file)
         try:
-            found = RepositoryRules.model_validate(document.value, context=(entries, programs, file.parent))
+            stated = RepositoryRules.model_validate(document.value, context=(entries, programs, file.parent))
         except ValidationError as error:
             raise FileFaultsError(faults_of(error, document, RepositoryRules)) from None
-        rules = rules.model_copy(update={name: (*getattr(rules, name), *members) for name, members in found})
+        rules = rules.model_copy(update={name: (*getattr(rules, name), *members) for name, members in stated})
     return rules

@@ -1,4 +1,4 @@
-"""Translate a client's call into a proposal for an entry of the manifest, so that all clients share one manifest."""
+"""Translate a client's call into a proposal for a tool of the manifest, so that all clients share one manifest."""
 
 import json
 import os
@@ -13,19 +13,19 @@ from pdp.hooks.workspace import Region, Workspace
 OUTSIDE: Final = "reach_outside"
 GUARD_MARKING: Final = "guard.own"
 _LISTED: Final = "run_listed_command"
-_DESCRIPTION: Final = "description"  # what the model says about its own command
+_DESCRIPTION: Final = "description"  # In this argument the model describes its command, so the argument has no effect.
 # Arguments that do not change how, where or with which rights a listed command runs.
 _IDLE: Final = {_DESCRIPTION: str, "timeout": int, "timeout_ms": int}
 _WEB: Final = re.compile(r"https?://[\w.-]+(:[0-9]+)?([/?#][!-~]*)?", re.ASCII | re.IGNORECASE)
 _PATCH: Final = "*** Begin Patch"
 _PATCHED: Final = re.compile(r"\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)")
 _PATCH_LINE: Final = re.compile(_PATCHED.pattern + r"|\*\*\* End of File|(?:@@|[ +-]).*|")
-_BLANK: Final = "\u115f\u1160\u2800\u3164\uffa0"  # letters and signs that look like spaces
-_PATCHES: Final = ("command", "input")  # the arguments of a tool that writes by a patch
+_BLANK: Final = "\u115f\u1160\u2800\u3164\uffa0"  # Letters and signs that are displayed like spaces.
+_PATCHES: Final = ("command", "input")  # The names of arguments that can contain a patch.
 
 
 class Touched(NamedTuple):
-    """The paths that a call names: files to read, files to write, and folders to search as a whole."""
+    """The paths in a call: files to read, files to write, and folders to search as a whole."""
 
     reads: Collection[str] = ()
     writes: Collection[str] = ()
@@ -33,7 +33,7 @@ class Touched(NamedTuple):
 
 
 class Translated(NamedTuple):
-    """A proposal. `target`: the path, URL or command, for a person to read; `markings`: those of the target."""
+    """A proposal for a call. `target` is the path, URL or command, for a person to read. `markings` classify it."""
 
     tool: str
     arguments: dict[str, Any]
@@ -43,10 +43,7 @@ class Translated(NamedTuple):
 
 
 def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Collection[str]]) -> Translated:
-    """Return the proposal for a call. An entry's target is null if the call does not name one: the schema refuses it.
-
-    HookLimitError: the call exceeds a bound of paths, commands or arguments.
-    """
+    """Return the proposal for a call. Without a target, the proposal fails the schema. Raises `HookLimitError`."""
     kind, names = call.built_in or (None, ())
     absent = call.cwd if kind is Kind.SEARCH else None
     named: list[tuple[str, Any]] = [(name, call.arguments.get(name) or absent) for name in names]
@@ -57,7 +54,7 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
         paths = {text for text in lines if re.search("^[~.]|/", text) or os.path.lexists(f"{call.cwd}/{text}")}
         if any(workspace.region(path, writes=True) is Region.GUARD for path in paths):
             return as_entry(call, OUTSIDE, call.tool, GUARD_MARKING)
-        # A server's tool may have the name of an entry.
+        # An MCP server's tool may have the same name as a manifest entry, so the client's name is put in front.
         prefix = f"{call.client}." if call.tool in (*Kind, _LISTED, OUTSIDE) else ""
         return Translated(f"{prefix}{call.tool}", call.arguments, call.tool, (), Touched(lines, lines))
     targets = [each for _, each in given if isinstance(each, str)]
@@ -72,12 +69,13 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
             tool = _LISTED
     elif kind is Kind.WRITE:
         written = [path for name, each in given for path in (_patched(each) if name in _PATCHES else [each])]
-        # A file that a patch moves can be read under its new name.
+        # After a patch moves a file, the file can be read under its new name.
         touched = Touched(written if "*** Move to: " in target else (), written)
         regions = [workspace.region(path, writes=True) for path in touched.writes]
         region = max(*regions, *map(workspace.region, touched.reads), Region.INSIDE)
     elif kind is Kind.SEARCH:
-        # A filter such as `glob` may name the one file that is read. The pattern names none.
+        # A filter such as `glob` may name the file that is read, so it counts as a path. The pattern does not name
+        # files.
         filters = _texts([rest[name] for name in rest if name != "pattern"])
         region = max(_searched(path, workspace) for path in (*targets, *filters))
         touched = Touched([*targets, *filters], searches=targets if rest and "pattern" not in names else ())
@@ -90,19 +88,21 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
 
 
 def as_entry(call: HookCall, tool: str, target: str | None, *markings: str) -> Translated:
-    """Return the call as the proposal of an entry."""
+    """Return a proposal for the manifest tool `tool` that contains the client's call."""
     return Translated(tool, {"tool": call.tool, "input": call.arguments, "target": target}, target or "", markings)
 
 
 def shown(call: HookCall, translated: Translated, workspace: Workspace) -> str:
-    """Return the text that a person approves: entry, target, other arguments, and the folder if it is not the root."""
+    """Return the text that a person approves: tool, target, other arguments, and the folder if it is not the root."""
     kind, names = call.built_in or (None, ())
     names = (*names, _DESCRIPTION) if kind is Kind.SHELL else names
     rest = {name: call.arguments[name] for name in call.arguments if name not in names}
-    rest = dict(sorted(rest.items(), key=lambda item: len(str(item[1]))))  # a long one hides no other
+    # Short arguments are shown first, so that a long one cannot push the others out of the text.
+    rest = dict(sorted(rest.items(), key=lambda item: len(str(item[1]))))
     text = f"{translated.tool}: {_whole(translated.target, 2_000)}"
     text += f" with {_whole(json.dumps(rest, ensure_ascii=False), 1_000)}" if rest else ""
-    where = "a folder that is not shared" if call.cwd.startswith(os.devnull) else _whole(call.cwd, 200)  # of a service
+    # A call through the service comes from another machine, so the policy and the call share no folder.
+    where = "a folder that is not shared" if call.cwd.startswith(os.devnull) else _whole(call.cwd, 200)
     return text + (f" in {where}" if call.cwd != str(workspace.root) else "")
 
 
@@ -114,32 +114,33 @@ def _whole(text: str, most: int) -> str:
 
 
 def _run(line: str, rest: dict[str, Any], workspace: Workspace) -> tuple[Touched, Region]:
-    """Return the paths that a command line names. `rest`: other arguments; one may name the folder to run in."""
+    """Return the paths in a command line, and their region. An argument in `rest` may name the command's folder."""
     words = workspace.words(line)
     beside = {name: value for name, value in rest.items() if name != _DESCRIPTION}
     folders = _texts([*beside.values()])
-    if len(folders) > 8 or len(json.dumps(beside)) > 1_000:  # noqa: PLR2004 - the message says it
-        raise HookLimitError("other arguments than the command have more than 8 texts, or 1,000 letters")
+    if len(folders) > 8 or len(json.dumps(beside)) > 1_000:  # noqa: PLR2004 - the message names the limit
+        raise HookLimitError("the arguments beside the command have more than 8 texts, or more than 1,000 characters")
     paths = words | {os.path.join(folder, word) for folder in folders for word in words}  # noqa: PTH118 - texts
     return Touched(paths, paths), Region.GUARD if workspace.names_guard(line, words) else Region.INSIDE
 
 
 def _searched(target: str, workspace: Workspace) -> Region:
-    # Each alternative in braces may name a file.
+    # Each alternative in braces may name a file, so each is checked.
     start, _, rest = target.partition("{")
     pieces = [start, *(start + piece.lstrip("/") for piece in re.split("[{},]", rest))]
-    escapes = ".." in re.split(r"[/{},]", target) or re.search(r"[{,][/~]", target)  # the folder of its pattern
+    # With these parts, the pattern can match files outside of its folder.
+    escapes = ".." in re.split(r"[/{},]", target) or re.search(r"[{,][/~]", target)
     region = max(workspace.region(piece or ".", below=True) for piece in pieces)
     return max(region, Region.OUTSIDE) if escapes else region
 
 
 def _patched(patch: str) -> list[str]:
-    """Return the files that a patch names, or an empty name if a line is not in its grammar."""
+    """Return the files that a patch names, or one empty name if the patch is not understood."""
     lines = patch.strip().split("\n")
-    found = [match[1] for line in lines if (match := _PATCHED.fullmatch(line.strip()))]
+    paths = [match[1] for line in lines if (match := _PATCHED.fullmatch(line.strip()))]
     known = all(_PATCH_LINE.fullmatch(line) for line in lines[1:-1])
     known = known and lines[0] == _PATCH and lines[-1] == "*** End Patch"
-    return found if known and found else [""]
+    return paths if known and paths else [""]
 
 
 def _texts(value: Any) -> list[str]:

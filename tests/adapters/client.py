@@ -1,4 +1,4 @@
-"""What the clients of all adapters do alike in the conformance suite; each adds how its framework makes a call."""
+"""The base of the conformance clients of all adapters. The client of an adapter adds how its framework makes a call."""
 
 import asyncio
 import threading
@@ -19,7 +19,7 @@ from tests.support import PATIENCE, until
 
 
 class AdapterClient(ABC):
-    """A client in an event loop of its own. `turn` is one turn of a model that proposes one call."""
+    """A client of a framework with its own event loop. `turn` runs one turn of a model that makes one call."""
 
     def __init__(self, world: World, pep: Pep, portal: BlockingPortal) -> None:
         self.world, self.pep, self.portal = world, pep, portal
@@ -27,17 +27,17 @@ class AdapterClient(ABC):
     @classmethod
     @contextmanager
     def opened(cls, world: World) -> Iterator[Self]:
-        """Open one on the world's files, with an enforcement point of this process."""
+        """Open a client in this process, with an enforcement point that uses the files of the world."""
         with opened_pep(world) as pep, start_blocking_portal() as portal:
             yield cls(world, pep, portal)
 
     @abstractmethod
     async def turn(self, tool: str, arguments: dict[str, Any], call_id: str) -> Observed:
-        """Make the call, or resume the run that waits with it, and return what the model sees."""
+        """Make the call, or resume the run that waits for this call. Return what the model sees."""
 
     @abstractmethod
     async def alisted(self) -> Sequence[str]:
-        """Return the names of the tools that the model is told of."""
+        """Return the names of the tools that the framework shows to the model."""
 
     def call(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, by_position: bool = False) -> Observed:
         if by_position:
@@ -56,7 +56,8 @@ class AdapterClient(ABC):
 
         called = self.portal.start_task_soon(turn)
         assert until(lambda: self.world.engine.asked.is_set() or called.done())
-        called.cancel()  # which the loop has still to hear of: until then, an answer of the engine would have it run
+        # The event loop handles the cancellation later. If the engine answered before that, the call would run.
+        called.cancel()
         assert ended.wait(PATIENCE)
         with suppress(CancelledError, asyncio.CancelledError):
             called.result()
@@ -71,7 +72,11 @@ class AdapterClient(ABC):
 
 
 class AdapterTarget:
-    """A target whose client is of `kind`. `packages`: whose versions its row names; `others`: also impossible."""
+    """A conformance target that opens clients of the class `kind`.
+
+    The target's row in the table shows the versions of `packages`. `others` lists further cases that are impossible for
+    this target.
+    """
 
     spelling = "{}"
 
@@ -94,7 +99,7 @@ class AdapterTarget:
 
 
 def shell(world: World) -> Callable[..., str]:
-    """The body of `open_shell`, a tool that the manifest lacks."""
+    """Return a function for the tool `open_shell`, which the manifest does not declare."""
 
     def open_shell(command: str) -> str:
         return run_body(world.record, "open_shell", {"command": command})

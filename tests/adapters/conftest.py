@@ -1,4 +1,4 @@
-"""Frameworks that are not installed here: their tests run in environments of their own, by `scripts/adapters`."""
+"""Fixtures for tests of adapters. `scripts/adapters` runs the tests whose framework is missing in this environment."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,12 +22,12 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def pep() -> Iterator[Pep]:
-    """An enforcement point on the suite's manifest."""
+    """Open an enforcement point with the manifest of the conformance suite."""
     with Pep.from_files("pdp/testing/conformance/manifest.yaml", approvals=Approvals()) as opened:
         yield opened
 
 
 @pytest.fixture
 def ran() -> list[Any]:
-    """For what tools got."""
+    """Return the list into which tools write the arguments that they received."""
     return []

@@ -1,4 +1,4 @@
-"""The adapters' targets: each needs its framework, so that an environment has some of them."""
+"""The conformance target of each adapter. Each environment has only the targets for frameworks that are installed."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,11 +21,10 @@ ADAPTERS: Final = {
     "pydantic_ai": "pydantic_ai",
     "strands": "strands",
 }
-"""Each adapter, and the package without which its tests are not collected."""
+"""The package that the tests of each adapter need, by adapter."""
 
 
 def is_installed(adapter: str) -> bool:
-    """Whether its framework is here."""
     try:
         return find_spec(ADAPTERS[adapter]) is not None
     except ModuleNotFoundError:
@@ -33,16 +32,15 @@ def is_installed(adapter: str) -> bool:
 
 
 def adapters_here() -> list[str]:
-    """The adapters whose targets can be opened here."""
+    """Return the adapters whose framework is installed in this environment."""
     return [name for name in ADAPTERS if (ROOT / f"tests/adapters/{name}/target.py").exists() and is_installed(name)]
 
 
 def adapter_target(adapter: str) -> Target:
-    """Its target."""
     target: Target = import_module(f"tests.adapters.{adapter}.target").TARGET
     return target
 
 
 def row_of(adapter: str) -> str:
-    """The first cell of its row."""
+    """Return the name of the adapter's row in the table of docs/enforcement-points.md."""
     return f"{adapter_target(adapter).name}, `pdp.adapters.{adapter}`"

@@ -1,4 +1,4 @@
-"""Environments of adapters, and which of them a run of CI tests."""
+"""`scripts/adapters` builds an environment for each adapter and chooses the adapters that a CI run tests."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def git(root: Path, *words: str, at: int = 0) -> None:
-    """Run git, at a second of 2026."""
+    """Run git. Commits get the time `at`, in seconds after the start of 2026."""
     when = f"{1767225600 + at} +0000"
     person = {f"GIT_{who}_{what}": "one" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     environ = {**os.environ, **person, "GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when}
@@ -38,7 +38,7 @@ def commit(root: Path, path: str, at: int = 0) -> None:
     git(root, "commit", "--quiet", "-m", path, at=at)
 
 
-def test_what_the_day_before_head_touches_is_chosen(repository: Path) -> None:
+def test_ci_run_tests_adapters_changed_in_the_last_day(repository: Path) -> None:
     for at, path in enumerate(["tests/adapters/a/one.py", "pdp/adapters/b.py"]):
         commit(repository, path, at)
     for at, path in enumerate(
@@ -49,13 +49,13 @@ def test_what_the_day_before_head_touches_is_chosen(repository: Path) -> None:
     assert chosen(repository, FILES, 0) == ["c", "d"]
 
 
-def test_the_guard_is_part_of_each(repository: Path) -> None:
+def test_ci_run_tests_all_adapters_if_the_guard_changed(repository: Path) -> None:
     commit(repository, "pdp/adapters/guard/outcome.py")
 
     assert chosen(repository, FILES, 2) == list(FILES)
 
 
-def test_others_take_turns_and_come_on_top_of_what_was_changed(repository: Path) -> None:
+def test_ci_run_tests_changed_adapters_and_some_other_adapters_in_turn(repository: Path) -> None:
     commit(repository, "pdp/adapters/a.py")
     turns = []
     for at in range(5):
@@ -66,7 +66,7 @@ def test_others_take_turns_and_come_on_top_of_what_was_changed(repository: Path)
     assert chosen(repository, FILES, 2) == turns[-1]
 
 
-def test_without_git_it_is_the_first_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ci_run_tests_the_first_adapters_if_git_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(tmp_path, FILES, 2) == ["a", "b"]
     monkeypatch.setenv("PATH", "")
     assert chosen(tmp_path, FILES, 2) == ["a", "b"]
@@ -80,7 +80,7 @@ def lock(tmp_path: Path) -> Path:
     return file
 
 
-def test_two_that_make_one_environment_get_the_same(lock: Path, tmp_path: Path) -> None:
+def test_concurrent_builds_create_one_environment(lock: Path, tmp_path: Path) -> None:
     base = tmp_path / "base"
 
     with ThreadPoolExecutor(2) as threads:
@@ -91,7 +91,7 @@ def test_two_that_make_one_environment_get_the_same(lock: Path, tmp_path: Path) 
     assert list(base.iterdir()) == [pythons[0].parents[1]]
 
 
-def test_what_was_not_used_for_a_week_goes_when_another_is_made(lock: Path, tmp_path: Path) -> None:
+def test_adapter_environment_is_removed_after_a_week_without_use(lock: Path, tmp_path: Path) -> None:
     base = tmp_path / "base"
     for name, days in {"one-idle": 8, "one-used": 6, "two-idle": 8, "one-0123.half": 8}.items():
         (base / name).mkdir(parents=True)
@@ -102,7 +102,7 @@ def test_what_was_not_used_for_a_week_goes_when_another_is_made(lock: Path, tmp_
     assert {each.name for each in base.iterdir()} == {made, "one-used", "two-idle"}
 
 
-def test_an_environment_whose_python_is_gone_is_made_anew(lock: Path, tmp_path: Path) -> None:
+def test_environment_whose_python_is_missing_is_built_again(lock: Path, tmp_path: Path) -> None:
     python = environment("one", lock, (tmp_path,))
     python.unlink()
 
@@ -110,7 +110,7 @@ def test_an_environment_whose_python_is_gone_is_made_anew(lock: Path, tmp_path: 
     assert python.exists()
 
 
-def test_a_cache_that_cannot_be_written_is_read_and_another_is_written(lock: Path, tmp_path: Path) -> None:
+def test_environments_are_read_from_a_read_only_cache_and_built_in_a_writable_cache(lock: Path, tmp_path: Path) -> None:
     cache, own = tmp_path / "cache", tmp_path / "own"
     cache.touch()
     written = environment("one", lock, (cache, own))
@@ -121,7 +121,7 @@ def test_a_cache_that_cannot_be_written_is_read_and_another_is_written(lock: Pat
     assert environment("one", lock, (cache, own)).is_relative_to(cache)
 
 
-def test_what_cannot_be_installed_leaves_nothing(lock: Path, tmp_path: Path) -> None:
+def test_failed_installation_leaves_no_files(lock: Path, tmp_path: Path) -> None:
     lock.write_text("no requirement\n")
 
     with pytest.raises(subprocess.CalledProcessError):
@@ -131,7 +131,7 @@ def test_what_cannot_be_installed_leaves_nothing(lock: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("option", ["--changed", "--newest", "--table", "--lock", "--python"])
-def test_where_nothing_was_changed_nothing_is_done(
+def test_option_changed_tests_no_adapter_if_no_adapter_changed(
     option: str, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commit(repository, "README.md")
@@ -140,11 +140,9 @@ def test_where_nothing_was_changed_nothing_is_done(
     assert (main(["--changed", option]), capsys.readouterr().out) == (0, "")
 
 
-def test_a_name_that_has_no_lock_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_adapter_without_a_lock_file_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["langchain", "langchian"])
 
-    said = (
-        "scripts/adapters: error: no adapter with an environment of its own: langchian; there are agent_framework, crew"
-    )
+    said = "scripts/adapters: error: unknown adapter: langchian; choose from agent_framework, crew"
     assert said in capsys.readouterr().err

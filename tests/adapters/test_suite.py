@@ -1,6 +1,6 @@
-"""The conformance suite on every adapter whose framework is installed here, and what the page says of it.
+"""Every adapter whose framework is installed passes the conformance suite with the documented results.
 
-`python -m tests.conformance NAME` writes an adapter's row.
+`python -m tests.conformance NAME` writes the results of the adapter NAME into the documentation.
 """
 
 import os
@@ -18,7 +18,7 @@ from tests.support import ROOT
 
 @pytest.mark.process
 @pytest.mark.parametrize("adapter", adapters_here())
-def test_what_an_adapter_does_is_what_the_page_says(adapter: str, tmp_path: Path) -> None:
+def test_adapter_has_the_documented_conformance_results(adapter: str, tmp_path: Path) -> None:
     cells = outcome(adapter_target(adapter), tmp_path)
 
     assert {case: cell for case, cell in cells.items() if cell.startswith("fail")} == {}
@@ -26,11 +26,11 @@ def test_what_an_adapter_does_is_what_the_page_says(adapter: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("adapter", adapters_here())
-def test_the_page_says_with_which_versions(adapter: str) -> None:
+def test_documentation_lists_the_tested_framework_versions(adapter: str) -> None:
     assert row(adapter_target(adapter), {}) == {VERSIONS: page_rows()[row_of(adapter)][VERSIONS]}
 
 
-def test_the_page_has_a_row_for_each_adapter() -> None:
+def test_documentation_has_a_row_for_each_adapter() -> None:
     modules = sorted(file.stem for file in (ROOT / "pdp/adapters").glob("*.py") if file.stem != "__init__")
     named = [name.partition("`pdp.adapters.")[2].removesuffix("`") for name in page_rows()]
 
@@ -39,7 +39,7 @@ def test_the_page_has_a_row_for_each_adapter() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("adapter", adapters_here())
-def test_an_example_tells_its_story(adapter: str) -> None:
+def test_example_of_the_adapter_prints_its_recorded_output(adapter: str) -> None:
     command = [sys.executable, f"examples/frameworks/{adapter}_payments.py"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     told = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=True, text=True)

@@ -1,4 +1,4 @@
-"""Servers and clients that misbehave: a clear error or a denial, nothing run twice, nothing lost of the record."""
+"""If a server or client of the gateway fails, calls end with a clear error, run at most once, and are recorded."""
 
 import asyncio
 import json
@@ -19,19 +19,19 @@ pytestmark = pytest.mark.process
 
 
 async def made(folder: Path, *names: str, **rules: Any) -> World:
-    """A gateway before one server with tools of these names, none of which needs a person."""
+    """Return a gateway in front of one server with these tools. No tool needs approval."""
     return await World(folder, one={"tools": [tool(name) for name in names]}).ready(**rules)
 
 
 UNKNOWN = {
     "die": "server one failed: Connection closed",
-    "strange": "server one gave an answer that does not end the request",
+    "strange": "server one gave an answer that does not complete the request",
     "internal": "server one failed: boom",
 }
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-async def test_what_nobody_knows_the_end_of_is_recorded_as_unknown(tmp_path: Path, name: str) -> None:
+async def test_call_without_a_valid_result_is_recorded_as_unknown(tmp_path: Path, name: str) -> None:
     world = await made(tmp_path, name, "echo")
     async with world.client() as client:
         assert shown(await client.call_tool(name)) == (True, [f"TOOL_EXECUTION_FAILED: {UNKNOWN[name]}"])
@@ -43,7 +43,7 @@ async def test_what_nobody_knows_the_end_of_is_recorded_as_unknown(tmp_path: Pat
     ]  # fmt: skip
 
 
-async def test_what_a_tool_says_of_its_failure_reaches_the_model(tmp_path: Path) -> None:
+async def test_model_gets_the_error_text_that_a_server_tool_returned(tmp_path: Path) -> None:
     world = await made(tmp_path, "fail", "refuse")
     async with world.client() as client:
         assert shown(await client.call_tool("fail")) == (True, ["first line\nsecond line"])
@@ -52,14 +52,14 @@ async def test_what_a_tool_says_of_its_failure_reaches_the_model(tmp_path: Path)
     assert world.events("outcome") == [(None,), ("failed",), (None,), ("failed",)]
 
 
-async def test_a_flood_of_notifications_ends_nothing(tmp_path: Path) -> None:
+async def test_gateway_survives_a_flood_of_notifications(tmp_path: Path) -> None:
     world = await made(tmp_path, "flood")
     async with world.client("legacy") as client:
         assert shown(await client.call_tool("flood", {"text": "done"})) == (False, ["done"])
         assert shown(await client.call_tool("flood", {"text": "again"})) == (False, ["again"])
 
 
-async def test_a_server_that_hangs_is_given_up_and_not_asked_again(tmp_path: Path) -> None:
+async def test_call_of_a_hung_server_times_out_and_is_not_repeated(tmp_path: Path) -> None:
     world = await made(tmp_path, "hang", "echo")
     manifest = tmp_path / "manifest.yaml"
     manifest.write_text(manifest.read_text().replace('{"name": "hang"', '{"name": "hang", "timeout": "PT0.5S"'))
@@ -72,15 +72,17 @@ async def test_a_server_that_hangs_is_given_up_and_not_asked_again(tmp_path: Pat
 
 
 @pytest.mark.parametrize("legacy_server", [False, True], ids=["new-server", "old-server"])
-async def test_a_tool_that_changes_is_hidden_and_denied(tmp_path: Path, *, legacy_server: bool) -> None:
+async def test_changed_tool_is_hidden_and_denied(tmp_path: Path, *, legacy_server: bool) -> None:
     world = await World(tmp_path, one={"tools": [tool(), tool("grow")], "legacy": legacy_server}).ready()
     async with world.client() as client:
         assert [each.name for each in (await client.list_tools()).tools] == ["echo", "grow"]
         await client.call_tool("grow")
-        if not legacy_server:  # the test's server says it to nobody: the next list finds it
+        # This server does not announce that its tools have changed. The gateway notices the change only when it lists
+        # the tools.
+        if not legacy_server:
             await client.list_tools()
         denied = shown(await client.call_tool("echo", {"text": "hi"}))
-        reason = "its server does not declare this tool as it is pinned; see pdp mcp-gateway pin"
+        reason = "the tool differs from its pinned declaration; review it with pdp mcp-gateway pin"
         assert denied == (True, [f"POLICY_VIOLATION: DENY: gateway.tool_changed: {reason}"])
         assert [each.name for each in (await client.list_tools()).tools] == ["grow"]
         difference, left_out = await world.pin()
@@ -95,7 +97,7 @@ async def test_a_tool_that_changes_is_hidden_and_denied(tmp_path: Path, *, legac
     assert ("tool.echo.dispatch", "DENY", ["gateway.tool_changed"]) in world.events("type", "verdict", "codes")
 
 
-async def test_a_server_that_comes_back_with_other_tools_is_not_called(tmp_path: Path) -> None:
+async def test_server_restarted_with_changed_tools_is_not_called(tmp_path: Path) -> None:
     world = await made(tmp_path, "die", "echo")
     async with world.client() as client:
         assert shown(await client.call_tool("die")) == (True, [f"TOOL_EXECUTION_FAILED: {UNKNOWN['die']}"])
@@ -105,14 +107,14 @@ async def test_a_server_that_comes_back_with_other_tools_is_not_called(tmp_path:
     assert [call["tool"] for call in world.calls()] == ["die"]
 
 
-async def test_a_server_that_is_started_anew_after_it_was_looked_at_is_not_called(tmp_path: Path) -> None:
+async def test_server_restarted_after_its_tool_check_is_not_called(tmp_path: Path) -> None:
     world = await made(tmp_path, "echo")
     upstream = Upstream("one", read_gateway(tmp_path / "gateway.yaml").servers["one"], 60)
     call = types.CallToolRequest(params=types.CallToolRequestParams(name="echo", arguments={}))
     try:
         await upstream.listed("tools")
         await upstream.close()
-        with pytest.raises(UnreachableError, match="started anew"):
+        with pytest.raises(UnreachableError, match="was restarted"):
             await upstream.ask(call, types.CallToolResult, only_if_listed=True)
         assert (bool(upstream.changed), world.calls()) == (True, [])
         await upstream.listed("tools")
@@ -122,7 +124,7 @@ async def test_a_server_that_is_started_anew_after_it_was_looked_at_is_not_calle
     assert [made["tool"] for made in world.calls()] == ["echo"]
 
 
-async def test_a_tool_that_is_new_is_neither_shown_nor_called(tmp_path: Path) -> None:
+async def test_tool_that_is_not_pinned_is_hidden_and_denied(tmp_path: Path) -> None:
     world = await made(tmp_path, "echo")
     async with world.client() as client:
         await client.list_tools()
@@ -133,7 +135,7 @@ async def test_a_tool_that_is_new_is_neither_shown_nor_called(tmp_path: Path) ->
     assert world.calls() == []
 
 
-async def test_what_cannot_be_pinned_is_left_out_and_said(tmp_path: Path) -> None:
+async def test_tools_that_cannot_be_pinned_are_reported_and_left_out(tmp_path: Path) -> None:
     elsewhere = {"type": "object", "properties": {"text": {"$ref": "http://127.0.0.1:9/schema.json"}}}
     world = World(
         tmp_path,
@@ -146,18 +148,18 @@ async def test_what_cannot_be_pinned_is_left_out_and_said(tmp_path: Path) -> Non
     )  # fmt: skip
     _, left_out = await world.pin()
     assert left_out == [
-        "one: tool twice is left out: two tools have this name; ask its author to rename one",
+        "one: tool twice is left out: two tools have this name; ask the author of the server to rename one",
         (
-            "one: tool mcp_read_resource is left out: tool `mcp_read_resource` is stated twice, first as number 1; "
-            "rename or remove one; `name` takes the place of the end of the `id`"
+            "one: tool mcp_read_resource is left out: tool `mcp_read_resource` is declared twice, first as number 1; "
+            "rename or remove one; `name` overrides the end of the `id`"
         ),
         (
-            "one: tool elsewhere is left out: $ref leads out of the schema, or nowhere: http://127.0.0.1:9/schema.json"
-            "; ask its author to change it"
+            "one: tool elsewhere is left out: $ref target is outside the schema or does not exist: http://127.0.0.1:9/schema.json"
+            "; ask the author of the tool to correct the tool"
         ),
         (
             "one: tool odd name is left out: `name` must be a name of letters, digits and `_ . : / -`, at most 128 "
-            "characters, not `odd name`; ask its author to change it"
+            "characters, not `odd name`; ask the author of the tool to correct the tool"
         ),
         (
             "one: tool large is left out: number `9223372036854775807` is beyond 2^53-1; write it in quotes if it is "
@@ -168,7 +170,7 @@ async def test_what_cannot_be_pinned_is_left_out_and_said(tmp_path: Path) -> Non
         assert [each.name for each in (await client.list_tools()).tools] == ["echo", "emoji"]
 
 
-async def test_a_full_disk_leaves_no_half_of_a_policy(tmp_path: Path) -> None:
+async def test_pinning_server_tools_on_a_full_disk_leaves_no_partial_files(tmp_path: Path) -> None:
     world = World(tmp_path, one={})
     settings = world.write()
     pins, _ = await survey(settings)
@@ -185,7 +187,7 @@ async def test_a_full_disk_leaves_no_half_of_a_policy(tmp_path: Path) -> None:
         assert [each.name for each in (await client.list_tools()).tools] == ["echo"]
 
 
-async def test_servers_with_tools_of_one_name_are_told_apart(tmp_path: Path) -> None:
+async def test_calls_of_equally_named_tools_go_to_the_right_server(tmp_path: Path) -> None:
     world = await World(tmp_path, one={}, two={}).ready()
     async with world.client() as client:
         assert [each.name for each in (await client.list_tools()).tools] == ["one__echo", "two__echo"]
@@ -193,7 +195,7 @@ async def test_servers_with_tools_of_one_name_are_told_apart(tmp_path: Path) -> 
     assert [len(world.calls("one")), len(world.calls("two"))] == [0, 1]
 
 
-async def test_a_server_that_is_not_there_hides_its_tools_alone(tmp_path: Path) -> None:
+async def test_unreachable_server_hides_only_its_own_tools(tmp_path: Path) -> None:
     world = await World(tmp_path, one={}, two={}).ready()
     world.servers["one"] = {"command": ["/nowhere/server"]}
     world.write()
@@ -203,14 +205,14 @@ async def test_a_server_that_is_not_there_hides_its_tools_alone(tmp_path: Path) 
         assert (is_error, text.partition(":")[0]) == (True, "POLICY_VIOLATION")
 
 
-async def test_an_unknown_method_is_refused(tmp_path: Path) -> None:
+async def test_gateway_rejects_an_unknown_mcp_method(tmp_path: Path) -> None:
     world = await made(tmp_path, "echo")
     async with world.client("legacy") as client:
         with pytest.raises(MCPError, match="Method not found"):
             await client.complete(types.PromptReference(name="x"), {"name": "a", "value": "b"})
 
 
-async def test_structured_content_is_left_out_where_a_client_does_not_know_its_form(tmp_path: Path) -> None:
+async def test_structured_content_is_removed_for_clients_of_older_revisions(tmp_path: Path) -> None:
     world = await made(tmp_path, "structured")
     async with world.client() as client:
         assert (await client.call_tool("structured")).structured_content == [1]
@@ -218,12 +220,12 @@ async def test_structured_content_is_left_out_where_a_client_does_not_know_its_f
         assert (await client.call_tool("structured")).structured_content is None
 
 
-async def test_calls_wait_for_the_list_of_changed_tools(tmp_path: Path) -> None:
+async def test_gateway_delays_calls_until_it_has_listed_changed_tools_again(tmp_path: Path) -> None:
     world, reached = World(tmp_path, one={"tools": [tool("grow")], "legacy": True}), tmp_path / "one" / "reached"
     await world.pin()
     world.loosen()
     async with world.client() as client:
-        await client.list_tools()  # or the client would list them after the call
+        await client.list_tools()  # List the tools first. Otherwise, the client would list the tools after the call.
         await client.call_tool("grow")
         changed = json.loads((tmp_path / "one" / "server.json").read_text())
         world.state("one", **changed, list_waits=True)
@@ -231,7 +233,8 @@ async def test_calls_wait_for_the_list_of_changed_tools(tmp_path: Path) -> None:
         while not reached.exists():  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.01)
         calls.append(asyncio.create_task(client.call_tool("grow")))
-        while reached.read_text().count("list") < 2 and not calls[1].done():  # noqa: ASYNC110 - likewise
+
+        while reached.read_text().count("list") < 2 and not calls[1].done():  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.01)
         (tmp_path / "one" / "list").touch()
         answers = await asyncio.gather(*calls)
@@ -239,7 +242,7 @@ async def test_calls_wait_for_the_list_of_changed_tools(tmp_path: Path) -> None:
     assert len(world.calls()) == 1
 
 
-async def test_a_call_that_is_cancelled_while_its_server_starts_disturbs_no_other(tmp_path: Path) -> None:
+async def test_cancelling_a_call_during_server_start_does_not_disturb_other_calls(tmp_path: Path) -> None:
     world, reached = World(tmp_path, one={"tools": [tool("die"), tool()]}), tmp_path / "one" / "reached"
     await world.pin()
     world.loosen()

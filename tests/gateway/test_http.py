@@ -1,4 +1,4 @@
-"""The gateway over HTTP: who may call, and what reaches the servers of that."""
+"""The gateway over HTTP accepts only valid callers, and does not forward their tokens to servers."""
 
 import json
 import socket
@@ -31,7 +31,7 @@ HEADERS = {
 
 
 def token(folder: Path, *scopes: str, tenant: str = "default", **claims: Any) -> str:
-    """A token of the gateway's store."""
+    """Issue an access token in the store of the gateway."""
     stores = OpenStores(f"sqlite:///{folder / 'store.db'}", upgrade=True)
     try:
         return issue_token(stores.tokens, tenant, {"name": "client", "scopes": [*scopes], "claims": claims})[1]
@@ -41,7 +41,7 @@ def token(folder: Path, *scopes: str, tenant: str = "default", **claims: Any) ->
 
 @contextmanager
 def served(world: World) -> Iterator[str]:
-    """The gateway's URL, for the time of a block."""
+    """Serve a gateway during the `with` block, and yield its URL."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     (world.folder / "http.yaml").write_text(json.dumps({"port": port}))
@@ -61,7 +61,6 @@ def served(world: World) -> Iterator[str]:
 
 @asynccontextmanager
 async def connected(url: str, bearer: str, mode: str) -> AsyncIterator[Client]:
-    """A client with a token."""
     async with (
         create_mcp_http_client(headers={"Authorization": f"Bearer {bearer}"}) as http,
         Client(streamable_http_client(url, http_client=http), mode=mode, cache=None) as client,
@@ -69,7 +68,7 @@ async def connected(url: str, bearer: str, mode: str) -> AsyncIterator[Client]:
         yield client
 
 
-async def test_a_call_is_of_the_tokens_holder_and_the_token_goes_no_further(
+async def test_call_is_recorded_for_the_token_holder_and_the_token_is_not_forwarded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UPSTREAM_SECRET", "Bearer of-the-gateway")
@@ -99,7 +98,7 @@ async def test_a_call_is_of_the_tokens_holder_and_the_token_goes_no_further(
     ]  # fmt: skip
 
 
-async def test_a_request_that_is_not_as_it_has_to_be_reaches_no_server(tmp_path: Path) -> None:
+async def test_gateway_does_not_forward_invalid_requests_to_servers(tmp_path: Path) -> None:
     world = World(tmp_path, one={})
     await world.pin(http="http.yaml")
     world.loosen()

@@ -1,4 +1,4 @@
-"""Each method of MCP has its line in the mapping, in either revision; resources and prompts are held as calls are."""
+"""Every MCP method of both revisions is mapped to a decision. Resources and prompts can be held, as tool calls can."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support.mcp.gateway import BOTH, World
 from tests.support.mcp.waiting import AGENT, Desk, over_http, over_stdio
 
 
-def test_every_method_of_the_sdk_has_a_line_and_one_alone() -> None:
+def test_every_mcp_method_is_mapped_once() -> None:
     refused = ["completion/complete", "resources/subscribe", "resources/unsubscribe"]
     lines = [*DECIDED, *FILTERED, *OF_TASKS, *PASSED, *refused]
     assert len(set(lines)) == len(lines)
@@ -24,7 +24,7 @@ def test_every_method_of_the_sdk_has_a_line_and_one_alone() -> None:
 
 @pytest.mark.process
 @BOTH
-async def test_resources_and_prompts_are_the_requests_that_authzen_maps(tmp_path: Path, mode: str) -> None:
+async def test_mcp_resources_and_prompts_are_mapped_as_in_the_authzen_profile(tmp_path: Path, mode: str) -> None:
     world = World(tmp_path, one={})
     desk = Desk(world)
     await world.pin()
@@ -47,7 +47,7 @@ async def test_resources_and_prompts_are_the_requests_that_authzen_maps(tmp_path
 
 
 @pytest.mark.process
-async def test_a_page_may_be_opened_for_a_resource(tmp_path: Path) -> None:
+async def test_client_that_reads_a_held_resource_gets_an_approval_page(tmp_path: Path) -> None:
     world = World(tmp_path, one={})
     desk, pages = Desk(world), []
     await world.pin(approval_page="https://approvals.example/?id=", hold=50)
@@ -64,7 +64,7 @@ async def test_a_page_may_be_opened_for_a_resource(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-async def test_what_a_server_maps_itself_decides_nothing(tmp_path: Path) -> None:
+async def test_gateway_ignores_an_authzen_mapping_that_a_server_declares(tmp_path: Path) -> None:
     mapped = {"evaluation": {"action": {"name": "harmless"}, "resource": {"type": "nothing", "id": "$params.name"}}}
     schema = {"type": "object", "properties": {"text": {"type": "string"}}, "x-authzen-mapping": mapped}
     world = World(tmp_path, one={"tools": [{"name": "echo", "inputSchema": schema}]})

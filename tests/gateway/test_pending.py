@@ -1,4 +1,4 @@
-"""How clients hear of a held call: both revisions, over stdio and HTTP. What they say themselves grants nothing."""
+"""The gateway tells clients of both revisions about a held call, over stdio and HTTP. No client can approve it."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -19,17 +19,19 @@ PAGE = "https://approvals.example/"
 
 
 def held(approval: Approval, how: str) -> str:
-    """What is said of a pending approval."""
+    """Return the text that tells a client about a pending approval."""
     return (
         f"STEP_UP (approvals.required): approval {approval.id} of {approval.tool} is pending. Until "
-        f"{approval.expires_at} it is granted {how}, by 1 of: the person at this client. Then make exactly the same "
-        "call again."
+        f"{approval.expires_at} it can be granted {how}, by 1 of: the person at this client. Then make exactly the "
+        "same call again."
     )
 
 
 @BOTH
 @pytest.mark.parametrize("http", [False, True], ids=["stdio", "http"])
-async def test_a_client_hears_in_the_first_way_that_it_can(tmp_path: Path, mode: str, *, http: bool) -> None:
+async def test_client_gets_a_task_an_approval_page_or_a_text_for_a_held_call(
+    tmp_path: Path, mode: str, *, http: bool
+) -> None:
     world, pages = World(tmp_path, one={}), []
     desk, tasks = Desk(world), TasksOfClient(Desk(world))
     await world.pin(approval_page=PAGE, hold=50)
@@ -54,7 +56,7 @@ async def test_a_client_hears_in_the_first_way_that_it_can(tmp_path: Path, mode:
             await desk.waiting(3)
             desk.grant()
             assert shown(await call) == (False, ["hold"])
-    new = mode == "auto"  # of the older revision, the SDK has the types of tasks and takes no such result
+    new = mode == "auto"  # The SDK has types for tasks of the older revision, but rejects a result that is a task.
     assert tasks.statuses == (["working", "working", "completed"] if new else [])
     asked = desk.all()
     told = [(held(each, f"at {PAGE}{each.id}"), f"{PAGE}{each.id}") for each in asked[new:2]]
@@ -64,7 +66,7 @@ async def test_a_client_hears_in_the_first_way_that_it_can(tmp_path: Path, mode:
 
 
 @BOTH
-async def test_a_client_that_can_do_nothing_reads_what_to_do(tmp_path: Path, mode: str) -> None:
+async def test_client_without_extensions_gets_instructions_as_text(tmp_path: Path, mode: str) -> None:
     world = World(tmp_path, one={})
     desk = Desk(world)
     await world.pin()
@@ -72,7 +74,7 @@ async def test_a_client_that_can_do_nothing_reads_what_to_do(tmp_path: Path, mod
         first, again = [shown(await client.call_tool("echo", {"text": "hi"})) for _ in range(2)]
         (approval,) = desk.all()
         line = f"PDP_PROJECT={tmp_path}/pdp.yaml pdp approvals grant {approval.id} --session {tmp_path}/approver.yaml"
-        assert first == again == (True, [held(approval, f"by `{line}` in a terminal of their own")])
+        assert first == again == (True, [held(approval, f"by `{line}` in their own terminal")])
         desk.grant()
         assert shown(await client.call_tool("echo", {"text": "other"}))[0] is True
         assert shown(await client.call_tool("echo", {"text": "hi"})) == (False, ["hi"])

@@ -1,4 +1,4 @@
-"""What goes wrong while a call waits, and clients that claim what is not so: nothing runs without its own approval."""
+"""No call runs before its approval is granted, even if a client lies or a part fails while the call is held."""
 
 import asyncio
 import sqlite3
@@ -33,34 +33,36 @@ HI = {"text": "hi"}
 
 
 def state_of(result: Any) -> tuple[bool, str]:
-    """Whether a result is an error, and where the approval stands that its text is about."""
+    """Return whether the result is an error, and the state of the approval that its text names."""
     is_error, (text,) = shown(result)
     return is_error, text.partition(" is ")[2].partition(".")[0]
 
 
 async def accepts(*_: Any) -> types.ElicitResult:
-    """What a client says whose person has opened a page, and done nothing there."""
+    """Answer like a client whose user opened the approval page but did nothing on the page."""
     return types.ElicitResult(action="accept")
 
 
 async def declines(*_: Any) -> types.ElicitResult:
-    """What a client says whose person opens no page."""
+    """Answer like a client whose user did not open the approval page."""
     return types.ElicitResult(action="decline")
 
 
 async def made(folder: Path, **stated: Any) -> tuple[World, Desk]:
-    """A gateway whose calls are all held."""
+    """Return a gateway that holds every call for approval."""
     world = World(folder, one={})
     await world.pin(**stated)
     return world, Desk(world)
 
 
 async def asked(client: Any, arguments: dict[str, Any], **retry: Any) -> Any:
-    """What a client gets for one request, and no more than that."""
+    """Send one request without the follow-up requests that a client would send, and return the result."""
     return await client.session.call_tool("echo", arguments, allow_input_required=True, **retry)
 
 
-async def test_a_state_is_of_one_call_and_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_state_of_a_held_call_is_accepted_once_and_only_for_that_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world, desk = await made(tmp_path, approval_page=PAGE)
     async with world.client(elicitation_callback=accepts) as client:
         state = (await asked(client, HI)).request_state
@@ -89,7 +91,7 @@ async def test_a_state_is_of_one_call_and_counts_once(tmp_path: Path, monkeypatc
     assert desk.states == ["consumed"]
 
 
-async def test_states_and_tasks_are_of_one_principal(tmp_path: Path) -> None:
+async def test_request_state_or_task_of_another_principal_is_rejected(tmp_path: Path) -> None:
     world, desk = await made(tmp_path, approval_page=PAGE)
     async with over_http(world) as gateway:
         mine, same, theirs = desk.token(), desk.token(), desk.token({**AGENT, "sub": "somebody else"})
@@ -114,7 +116,7 @@ async def test_states_and_tasks_are_of_one_principal(tmp_path: Path) -> None:
 
 
 @BOTH
-async def test_a_page_that_was_opened_grants_nothing(tmp_path: Path, mode: str) -> None:
+async def test_opening_an_approval_page_does_not_grant_the_call(tmp_path: Path, mode: str) -> None:
     world, desk = await made(tmp_path, approval_page=PAGE)
     for says in (accepts, declines):
         async with world.client(mode, elicitation_callback=says) as client:
@@ -123,20 +125,22 @@ async def test_a_page_that_was_opened_grants_nothing(tmp_path: Path, mode: str) 
     assert desk.states == ["pending"]
 
 
-async def test_a_call_that_is_denied_while_it_is_held_does_not_run(tmp_path: Path) -> None:
+async def test_call_denied_while_held_does_not_run(tmp_path: Path) -> None:
     world, desk = await made(tmp_path, hold=50)
     async with world.client() as client:
         call = asyncio.create_task(client.call_tool("echo", HI))
         await desk.waiting(1)
         desk.deny("not today")
         (approval,) = desk.all()
-        text = f"STEP_UP (approvals.required): approval {approval.id} of echo is denied: not today. Nothing was run."
+        text = (
+            f"STEP_UP (approvals.required): approval {approval.id} of echo is denied: not today. The tool did not run."
+        )
         assert shown(await call) == (True, [text])
     assert world.calls() == []
     assert desk.states == ["denied"]
 
 
-async def test_a_call_whose_approval_expires_while_it_is_held_does_not_run(tmp_path: Path) -> None:
+async def test_call_with_an_expired_approval_does_not_run(tmp_path: Path) -> None:
     world, desk = await made(tmp_path, hold=50)
     rules = tmp_path / "governance.yaml"
     rules.write_text(rules.read_text().replace("PT1H", "PT1S"))
@@ -146,7 +150,7 @@ async def test_a_call_whose_approval_expires_while_it_is_held_does_not_run(tmp_p
     assert desk.states == ["expired"]
 
 
-async def test_two_clients_wait_for_one_approval_and_one_call_runs(tmp_path: Path) -> None:
+async def test_only_one_of_two_clients_waiting_for_an_approval_runs_the_call(tmp_path: Path) -> None:
     world, desk = await made(tmp_path, hold=50)
     async with world.client() as first, world.client("legacy") as second:
         calls = [asyncio.create_task(client.call_tool("echo", HI)) for client in (first, second)]
@@ -157,7 +161,7 @@ async def test_two_clients_wait_for_one_approval_and_one_call_runs(tmp_path: Pat
     assert [call["arguments"] for call in world.calls()] == [HI]
 
 
-async def test_who_comes_back_after_the_approval_was_used_needs_another(tmp_path: Path) -> None:
+async def test_approval_of_a_held_call_cannot_be_used_for_a_second_run(tmp_path: Path) -> None:
     world, desk = await made(tmp_path, approval_page=PAGE)
     async with world.client(elicitation_callback=accepts) as first, world.client("legacy") as second:
         state = (await asked(first, HI)).request_state
@@ -169,7 +173,7 @@ async def test_who_comes_back_after_the_approval_was_used_needs_another(tmp_path
     assert desk.states == ["consumed", "pending"]
 
 
-async def test_a_call_that_its_client_gives_up_leaves_its_approval_unused(tmp_path: Path) -> None:
+async def test_cancelled_call_leaves_its_approval_unused(tmp_path: Path) -> None:
     world, desk = await made(tmp_path, hold=50)
     async with world.client() as client:
         call = asyncio.create_task(client.call_tool("echo", HI))
@@ -185,19 +189,19 @@ async def test_a_call_that_its_client_gives_up_leaves_its_approval_unused(tmp_pa
     assert desk.states == ["consumed"]
 
 
-async def test_a_store_that_fails_while_a_call_is_held_ends_it(tmp_path: Path) -> None:
+async def test_held_call_ends_if_the_store_fails(tmp_path: Path) -> None:
     world, desk = await made(tmp_path, hold=50)
     async with world.client() as client:
         call = asyncio.create_task(client.call_tool("echo", HI))
         await desk.waiting(1)
         with closing(sqlite3.connect(tmp_path / "store.db")) as database:
             database.execute("DROP TABLE pdp_approvals")
-        with pytest.raises(MCPError, match=r"^store\.unavailable: the gateway's log says more\. Nothing was run\.$"):
+        with pytest.raises(MCPError, match=r"^store\.unavailable: see the gateway's log\. The tool did not run\.$"):
             await call
     assert world.calls() == []
 
 
-async def test_a_task_runs_once_and_is_given_up_for_good(tmp_path: Path) -> None:
+async def test_finished_task_does_not_run_again_and_cancelled_task_remains_cancelled(tmp_path: Path) -> None:
     world, desk = await made(tmp_path)
     async with world.client(extensions=[TasksOfClient(desk)]) as client:
         first = await task_of(client, HI)
@@ -215,7 +219,7 @@ async def test_a_task_runs_once_and_is_given_up_for_good(tmp_path: Path) -> None
     assert desk.states == ["denied", "granted"]
 
 
-async def test_a_task_is_for_requests_that_declare_it_alone(tmp_path: Path) -> None:
+async def test_gateway_creates_a_task_only_if_the_request_declares_tasks(tmp_path: Path) -> None:
     world, desk = await made(tmp_path)
     async with world.client(extensions=[advertise("example.com/other")]) as client:
         assert state_of(await client.call_tool("echo", HI)) == (True, "pending")

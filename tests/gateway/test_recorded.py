@@ -1,4 +1,4 @@
-"""Public servers: what they list, as it was recorded, and where they are installed as they are."""
+"""The gateway lists the tools of public servers, from recordings and also from live servers that are installed."""
 
 import json
 import os
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.process
 
 RECORDED = Path(__file__).with_name("recorded")
 SERVERS = sorted(path.stem for path in RECORDED.glob("*.json"))
-# What the gateway shows of a tool. It runs no tasks, so it has nothing to say of a tool's `execution`.
+# The fields of a tool that the gateway shows. `execution` is left out, because the gateway does not run tasks.
 SHOWN = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
 LOOK_AHEAD = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^(?!x)a$"}}}
 
@@ -32,14 +32,14 @@ def recorded(name: str) -> dict[str, Any]:
 
 
 async def shown(world: World) -> list[dict[str, Any]]:
-    """What a client lists through the gateway, which has the order of names."""
+    """Return the tools that the gateway lists, sorted by name."""
     async with world.client() as client:
         listed = [each.model_dump(by_alias=True, exclude_none=True) for each in (await client.list_tools()).tools]
     return [{key: each[key] for key in SHOWN if key in each} for each in listed]
 
 
 @pytest.mark.parametrize("name", SERVERS)
-async def test_each_tool_of_a_public_server_is_shown_as_it_is_declared_and_imported(tmp_path: Path, name: str) -> None:
+async def test_gateway_lists_tools_of_public_servers_as_declared(tmp_path: Path, name: str) -> None:
     tools = recorded(name)["tools"]
     world = World(tmp_path, one={"tools": tools})
 
@@ -51,7 +51,7 @@ async def test_each_tool_of_a_public_server_is_shown_as_it_is_declared_and_impor
 
 
 def command(name: str, folder: Path) -> list[str]:
-    """What starts an installed server, in the version that was recorded; else the test is skipped."""
+    """Return the command that starts the server. Skip the test if the server's recorded version is not installed."""
     if not (installed := os.environ.get("PDP_MCP_SERVERS")):
         pytest.skip("PDP_MCP_SERVERS is not set: no servers are installed")
     stated, home = recorded(name), Path(installed)
@@ -69,8 +69,8 @@ def command(name: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", SERVERS)
-async def test_a_live_server_is_shown_as_it_lists_itself(tmp_path: Path, name: str) -> None:
-    """See docs/testing.md: PDP_MCP_SERVERS names the folder with the pinned servers."""
+async def test_gateway_lists_the_tools_of_a_live_server_as_recorded(tmp_path: Path, name: str) -> None:
+    """The variable PDP_MCP_SERVERS contains the path of the folder with the installed servers (see docs/testing.md)."""
     world = World(tmp_path)
     world.servers["one"] = {"command": command(name, tmp_path)}
     assert (await world.pin())[1] == []
@@ -84,7 +84,7 @@ async def test_a_live_server_is_shown_as_it_lists_itself(tmp_path: Path, name: s
     assert [each["name"] for each in direct] == [each["name"] for each in recorded(name)["tools"]]
 
 
-async def test_a_tool_that_cannot_be_read_is_left_out_alone_and_what_is_dropped_is_named_once(tmp_path: Path) -> None:
+async def test_pin_leaves_out_unreadable_tools_and_reports_dropped_schema_keywords(tmp_path: Path) -> None:
     loose = {
         "$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "markdownDescription": "*n*",
         "properties": {
@@ -97,8 +97,9 @@ async def test_a_tool_that_cannot_be_read_is_left_out_alone_and_what_is_dropped_
 
     (left_out,) = (await world.pin())[1]
     assert left_out == (
-        "one: tool ahead is left out: the pattern `^(?!x)a$` cannot be checked in linear time; ask its author to "
-        "change it: no look-around, or `maxLength`, `enum` or `const` beside it"
+        "one: tool ahead is left out: the pattern `^(?!x)a$` cannot be checked in linear time; ask the author "
+        "of the tool to correct the tool to "
+        "change it: remove look-around, or add `maxLength`, `enum` or `const`"
     )
     pins = json.loads((tmp_path / "pins.json").read_text())
     assert readings(pins) == [f"one: {note}: echo" for note in (
@@ -107,7 +108,7 @@ async def test_a_tool_that_cannot_be_read_is_left_out_alone_and_what_is_dropped_
     assert [each["inputSchema"] for each in await shown(world)] == [loose]
 
 
-async def test_a_server_with_tools_none_of_which_remains_is_an_error(tmp_path: Path) -> None:
+async def test_server_without_any_usable_tool_is_an_error(tmp_path: Path) -> None:
     world = World(tmp_path, one={"tools": [tool("ahead", inputSchema=LOOK_AHEAD)]})
     with pytest.raises(UsageError, match="one: none of its 1 tools can be pinned"):
         await world.pin()

@@ -1,4 +1,4 @@
-"""The gateway between clients and servers of both revisions of the protocol, over stdio and HTTP."""
+"""The gateway lists and calls tools for every combination of client and server revision, over stdio and HTTP."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +18,9 @@ NEW, OLD = "2026-07-28", "2025-11-25"
     ],
     ids=["new-new-stdio", "new-old-http", "old-new-http", "old-old-stdio"],
 )  # fmt: skip
-async def test_tools_are_listed_and_called(tmp_path: Path, mode: str, *, legacy_server: bool, http: bool) -> None:
+async def test_gateway_lists_and_calls_tools_in_both_protocol_revisions(
+    tmp_path: Path, mode: str, *, legacy_server: bool, http: bool
+) -> None:
     with ExitStack() as stack:
         if http:
             stack.enter_context(http_server(tmp_path, "one", legacy=legacy_server))

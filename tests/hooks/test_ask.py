@@ -1,4 +1,4 @@
-"""What a client starts denies whatever does not answer as the resident process would: stand-ins for it listen here."""
+"""The client starts the program ask.py. Without a valid answer of the resident process, ask.py denies the call."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ from tests.support.hooks.processes import PASSED, Answered, Hooks, denied, hooks
 
 pytestmark = pytest.mark.process
 
-NO_ANSWER = denied("the resident process ended, or gave no answer to this call by this policy; try again")
+NO_ANSWER = denied("the resident process ended, or its answer is for another call or by another policy; try again")
 NOT_ROOT = "only root can be another user"
 NOBODY = 65534
 
@@ -31,7 +31,7 @@ def hooks(tmp_path: Path) -> Iterator[Hooks]:
 
 @contextmanager
 def listening(hooks: Hooks, reply: Callable[[bytes], bytes], user: int | None = None) -> Iterator[list[bytes]]:
-    """Answer one call in the place of the resident process; yield what it asks."""
+    """Act as the resident process: answer one call, and yield a list to which the request of this call is added."""
     requests: list[bytes] = []
 
     def answer() -> None:
@@ -39,14 +39,15 @@ def listening(hooks: Hooks, reply: Callable[[bytes], bytes], user: int | None = 
         with connection, connection.makefile("rb") as source:
             if head := source.readline():
                 requests.append(head + source.read(int(head.split()[2])))
-                with suppress(BrokenPipeError):  # nobody waits any more
+                with suppress(BrokenPipeError):  # The client may have stopped waiting for the answer.
                     connection.sendall(reply(requests[0]))
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         folder = os.open(hooks.state, os.O_RDONLY)
-        listener.bind(f"/proc/self/fd/{folder}/{socket_name()}")  # the path itself may be too long
+        # Bind by a short path, because the full path may be too long for a socket.
+        listener.bind(f"/proc/self/fd/{folder}/{socket_name()}")
         os.close(folder)
-        # The user of a listener is who was one when it began to listen.
+        # The kernel reports the user that called `listen`, so change the user only while `listen` is called.
         if user is not None:
             os.seteuid(user)
         try:
@@ -61,7 +62,7 @@ def listening(hooks: Hooks, reply: Callable[[bytes], bytes], user: int | None = 
 def answered(
     request: bytes, *, asked: bytes = b"", policy: str = "", code: object = 0, out: str = "", err: str = ""
 ) -> bytes:
-    """Return the answer to a request, changed as stated."""
+    """Return the resident process's answer to a request. The arguments replace parts of a valid answer."""
     parts = (sha256(asked or request).hexdigest(), policy or request.split()[1].decode(), str(code), out, err, "")
     return "\0".join(parts).encode()
 
@@ -71,7 +72,7 @@ def answered(
     [(0, "", ""), (0, '{"a": "ü"}\n', ""), (2, "", "no: ü\n"), (2, '{"b": 1}\n', "no"), (0, "ü" * LARGEST, "")],
     ids=["passes", "prints", "denies", "denies-and-prints", "large"],
 )
-def test_an_answer_is_handed_on(hooks: Hooks, code: int, out: str, err: str) -> None:
+def test_hook_client_gets_the_answer_of_the_resident_process(hooks: Hooks, code: int, out: str, err: str) -> None:
     with listening(hooks, lambda request: answered(request, code=code, out=out, err=err)) as requests:
         assert hooks.ask(b"what is sent") == Answered(code, out, err)
     folder = os.open(hooks.home, os.O_RDONLY)
@@ -98,12 +99,14 @@ def test_an_answer_is_handed_on(hooks: Hooks, code: int, out: str, err: str) -> 
         pytest.param(lambda request: answered(request) + b"\n", id="line-after"),
     ],
 )
-def test_what_is_no_answer_to_this_call_denies_it(hooks: Hooks, reply: Callable[[bytes], bytes]) -> None:
+def test_hook_call_is_denied_if_the_answer_of_the_resident_process_is_invalid(
+    hooks: Hooks, reply: Callable[[bytes], bytes]
+) -> None:
     with listening(hooks, reply):
         assert hooks.ask(b"{}") == NO_ANSWER
 
 
-def test_answers_that_never_end_are_not_waited_for(hooks: Hooks) -> None:
+def test_hook_call_is_denied_if_the_answer_of_the_resident_process_does_not_end(hooks: Hooks) -> None:
     def drip(_: bytes) -> bytes:
         held.wait()
         return b""
@@ -112,32 +115,32 @@ def test_answers_that_never_end_are_not_waited_for(hooks: Hooks) -> None:
     with listening(hooks, drip):
         given = hooks.ask(b"{}")
         held.set()
-    reason = f"the resident process {os.getpid()} does not answer: timed out; if that lasts, end it"
+    reason = f"the resident process {os.getpid()} does not answer: timed out; if the error remains, end this process"
     assert given == denied(reason)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason=NOT_ROOT)
-def test_the_socket_of_another_user_is_not_asked(hooks: Hooks) -> None:
+def test_socket_of_another_user_is_not_used(hooks: Hooks) -> None:
     with listening(hooks, answered, user=NOBODY) as requests:
-        assert hooks.ask(b"{}") == denied(f"another user, {NOBODY}, listens to this user's socket")
+        assert hooks.ask(b"{}") == denied(f"another user, {NOBODY}, listens on this user's socket")
     assert requests == []
 
 
-def test_what_is_too_large_is_not_sent(hooks: Hooks) -> None:
+def test_too_large_hook_input_is_not_sent_to_the_resident_process(hooks: Hooks) -> None:
     with listening(hooks, answered):
-        assert hooks.ask(b" " * 10 * LARGEST) == denied(f"what the client sent has more than {LARGEST} bytes")
+        assert hooks.ask(b" " * 10 * LARGEST) == denied(f"the client's input has more than {LARGEST} bytes")
         assert hooks.ask(b" " * LARGEST) == PASSED
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
 @pytest.mark.parametrize("which", ["home", "state"])
-def test_folders_that_others_can_use_are_refused(hooks: Hooks, which: str, mode: int) -> None:
+def test_hook_call_is_denied_if_other_users_can_access_the_policy_folders(hooks: Hooks, which: str, mode: int) -> None:
     path = hooks.home if which == "home" else hooks.state
     path.chmod(mode)
-    assert hooks.ask(b"{}") == denied(f"the folder {path} must be its user's own, and nobody else's: chmod 700 {path}")
+    assert hooks.ask(b"{}") == denied(f"the folder {path} must be closed to other users: chmod 700 {path}")
 
 
-def test_a_home_behind_a_link_or_not_there_is_refused(hooks: Hooks, tmp_path: Path) -> None:
+def test_hook_call_is_denied_if_the_policy_folder_is_missing_or_a_link(hooks: Hooks, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(hooks.home)
     (tmp_path / "file").touch()
     hooks.state.rmdir()
@@ -148,16 +151,16 @@ def test_a_home_behind_a_link_or_not_there_is_refused(hooks: Hooks, tmp_path: Pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason=NOT_ROOT)
-def test_a_home_or_file_of_another_user_is_refused(hooks: Hooks) -> None:
+def test_hook_call_is_denied_if_the_policy_folder_or_a_file_belongs_to_another_user(hooks: Hooks) -> None:
     os.chown(hooks.home / "manifest.yaml", NOBODY, NOBODY)
     assert hooks.ask(b"{}") == _no_plain_file("manifest.yaml")
     os.chown(hooks.home, NOBODY, NOBODY)
     home = hooks.home
-    assert hooks.ask(b"{}") == denied(f"the folder {home} must be its user's own, and nobody else's: chmod 700 {home}")
+    assert hooks.ask(b"{}") == denied(f"the folder {home} must be closed to other users: chmod 700 {home}")
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "writable"])
-def test_policy_files_that_are_not_plain_are_refused(hooks: Hooks, tmp_path: Path, kind: str) -> None:
+def test_call_is_denied_if_a_policy_file_is_not_a_regular_file(hooks: Hooks, tmp_path: Path, kind: str) -> None:
     file = hooks.home / "commands.yaml"
     file.unlink()
     if kind == "link":
@@ -173,7 +176,7 @@ def test_policy_files_that_are_not_plain_are_refused(hooks: Hooks, tmp_path: Pat
     assert hooks.ask(b"{}") == _no_plain_file("commands.yaml")
 
 
-def test_a_client_that_reads_nothing_gets_a_denial(hooks: Hooks) -> None:
+def test_hook_exits_with_a_denial_if_the_client_does_not_read_the_answer(hooks: Hooks) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with listening(hooks, lambda request: answered(request, out="{}")):
@@ -185,7 +188,7 @@ def test_a_client_that_reads_nothing_gets_a_denial(hooks: Hooks) -> None:
     assert (asking.returncode, asking.stderr) == (2, b"")
 
 
-def test_a_malformed_command_line_denies(hooks: Hooks) -> None:
+def test_call_is_denied_if_the_command_line_is_malformed(hooks: Hooks) -> None:
     asking = subprocess.run([sys.executable, "-I", "-S", hooks.program], input=b"{}", capture_output=True, check=False)
     assert (asking.returncode, asking.stdout) == (2, b"")
     assert asking.stderr == (
@@ -193,7 +196,7 @@ def test_a_malformed_command_line_denies(hooks: Hooks) -> None:
     )
 
 
-def test_the_digest_is_of_names_and_bytes(tmp_path: Path) -> None:
+def test_policy_digest_covers_names_and_contents_of_files(tmp_path: Path) -> None:
     def digest_of(**files: str) -> str:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         (folder / "state").mkdir(parents=True)
@@ -211,7 +214,7 @@ def test_the_digest_is_of_names_and_bytes(tmp_path: Path) -> None:
     assert len(set(others)) == len(others)
 
 
-def test_a_client_that_never_ends_what_it_sends_gets_a_denial(hooks: Hooks) -> None:
+def test_client_that_never_ends_its_input_gets_a_denial(hooks: Hooks) -> None:
     with hooks.start() as asking:
         assert asking.stdin is not None
         asking.stdin.write(b"{")
@@ -222,4 +225,4 @@ def test_a_client_that_never_ends_what_it_sends_gets_a_denial(hooks: Hooks) -> N
 
 
 def _no_plain_file(name: str) -> Answered:
-    return denied(f"'{name}' among the policy's files is no plain file that its user alone can write to (chmod 600)")
+    return denied(f"'{name}' in the policy's folder must be a regular file that only its user can write to (chmod 600)")

@@ -1,4 +1,4 @@
-"""What a client is answered, with the starter's files, a real engine, a real store, and a person at a terminal."""
+"""Calls from hooks are decided with the starter's policy, a real engine and store, and an approver at a terminal."""
 
 import asyncio
 import re
@@ -23,9 +23,14 @@ from tests.support.command_line import Done, pdp_process
 
 PASS = HookAnswer(Behaviour.PASS)
 GUARDED = HookAnswer(
-    Behaviour.DENY, "this touches what guards the agent, or what starts programs, or its repository denies it"
+    Behaviour.DENY,
+    "this call touches the policy of `pdp hook`, or files that determine which programs start; ask the user to "
+    "make the change",
 )
-UNBEGUN = HookAnswer(Behaviour.DENY, "this call was not allowed before")
+DENIED_THERE = HookAnswer(
+    Behaviour.DENY, "the rules in .pdp-hook.yaml of this repository deny this call; the user can change the rules"
+)
+UNBEGUN = HookAnswer(Behaviour.DENY, "this call was never allowed")
 TOOLS = {
     "Bash": BuiltIn(Kind.SHELL, ("command",)),
     "Read": BuiltIn(Kind.READ, ("file_path",)),
@@ -35,7 +40,7 @@ TOOLS = {
 
 
 class Desk:
-    """HOME with the starter's files, `changes` made to their texts, and a repository that a client works in."""
+    """A HOME with the starter's files, and a repository for the client. `changes` replaces texts in the files."""
 
     def __init__(self, folder: Path, owned: ExitStack, changes: Mapping[str, tuple[str, str]]) -> None:
         self.home, self.cwd = folder / "home", folder / "work"
@@ -66,19 +71,19 @@ class Desk:
         return [*self.policy.pep.approvals.list()]
 
     def held(self, what: str, *, asks: bool = False) -> HookAnswer:
-        """Return the answer to a call that is held, or asked for, and waits for the newest approval."""
+        """Return the expected answer to a held call, which tells the user how to grant the newest approval."""
         home = shlex.quote(str(self.home))
         line = (
             f"PDP_PROJECT={home}/pdp.yaml pdp approvals grant {self.approvals()[-1].id} --session {home}/approver.yaml"
         )
-        rest = "in a terminal of their own, then make exactly the same call again."
-        text = f"{what} is held: ask the person to run `{line}` {rest}"
+        rest = "in their own terminal, then make exactly the same call again."
+        text = f"{what} waits for approval: ask the person to run `{line}` {rest}"
         if asks:
-            return HookAnswer(Behaviour.ASK, text.replace(" is held: ", ". Where nobody answers here, "))
+            return HookAnswer(Behaviour.ASK, text.replace(" waits for approval: ", ". If nobody answers here, "))
         return HookAnswer(Behaviour.DENY, text)
 
     def as_told(self, given: HookAnswer) -> Done:
-        """Run the command that the answer names, as a person does."""
+        """Run the command that the answer names, as the user would."""
         match = re.search(r"`(.*)`", given.message)
         assert match is not None
         variable, program, *arguments = shlex.split(match[1])
@@ -86,7 +91,7 @@ class Desk:
         return pdp_process(*arguments, PDP_PROJECT=variable.removeprefix("PDP_PROJECT="))
 
     def events(self) -> list[tuple[Any, ...]]:
-        """Return what the audit stream has, once its chain is verified."""
+        """Verify the hash chain of the audit stream, and return its events."""
         stream = self.policy.pep.audit
         assert isinstance(stream, SqlAudit)
         lines = [row.line.encode() for row in stream.lines(-1, 1000)]
@@ -106,21 +111,22 @@ def desk(desk_with: Callable[..., Desk]) -> Desk:
 
 
 @pytest.mark.process
-async def test_held_granted_at_a_terminal_it_runs_once(desk: Desk) -> None:
+async def test_held_call_runs_once_after_a_grant_in_a_terminal(desk: Desk) -> None:
     held = await desk.bash("make all", "c1")
     assert held == desk.held("run_command: make all")
-    assert await desk.bash("make all", "c2") == held  # the same approval
+    assert await desk.bash("make all", "c2") == held  # The repeated call waits for the approval of the first call.
     granted = desk.as_told(held)
     assert (granted.code, granted.err) == (0, f"project: {desk.home}/pdp.yaml\n")
 
-    assert await desk.bash("make  all", "c3") == desk.held("run_command: make  all")  # other arguments
+    # The additional space changes the arguments, so the grant does not cover this call.
+    assert await desk.bash("make  all", "c3") == desk.held("run_command: make  all")
     call = desk.call("Bash", "c4", command="make all")
     assert await answer(call, desk.policy) == PASS
-    assert await answer(call, desk.policy) == PASS  # the same call, in a hook that is registered twice
+    assert await answer(call, desk.policy) == PASS  # If the hook is registered twice, each call arrives twice.
     assert await desk.bash("make all", "c5") == desk.held("run_command: make all")
     assert await desk.after(call) == PASS
     assert await answer(call, desk.policy) == HookAnswer(
-        Behaviour.DENY, "the same call may have run just now; look before you make it again"
+        Behaviour.DENY, "the same call may already have run; check its effect before you repeat it"
     )
     assert await desk.bash("make all", "c6") == desk.held("run_command: make all")
     states = [approval.state for approval in desk.approvals()]
@@ -140,7 +146,7 @@ async def test_held_granted_at_a_terminal_it_runs_once(desk: Desk) -> None:
 
 
 @pytest.mark.process
-async def test_what_is_granted_in_one_folder_does_not_run_in_another(desk: Desk) -> None:
+async def test_grant_of_a_command_is_valid_only_in_the_working_folder_of_the_call(desk: Desk) -> None:
     held, elsewhere = await desk.bash("make", "c1"), desk.cwd / "other"
     assert desk.as_told(held).code == 0
     elsewhere.mkdir()
@@ -151,7 +157,7 @@ async def test_what_is_granted_in_one_folder_does_not_run_in_another(desk: Desk)
     assert await desk.after(call, cwd=str(elsewhere)) == PASS
 
 
-async def test_what_a_person_was_asked_for_counts_though_it_leads_elsewhere(desk: Desk) -> None:
+async def test_yes_of_the_user_in_the_client_counts_even_if_the_command_then_changes_the_folder(desk: Desk) -> None:
     call = desk.call("Bash", "c1", command="cd other")
     assert (await answer(call, desk.policy, can_ask=True)).behaviour is Behaviour.ASK
     assert await desk.after(call, cwd=str(desk.cwd / "other")) == PASS
@@ -159,14 +165,14 @@ async def test_what_a_person_was_asked_for_counts_though_it_leads_elsewhere(desk
 
 
 @pytest.mark.process
-async def test_whoever_has_the_calls_own_session_does_not_approve_it(desk: Desk) -> None:
+async def test_session_that_makes_a_call_cannot_approve_it(desk: Desk) -> None:
     held = await desk.bash("make")
     refused = desk.as_told(replace(held, message=held.message.replace("approver.yaml", "session.yaml")))
     assert refused.code == 1
     assert [approval.state for approval in desk.approvals()] == [ApprovalState.PENDING]
 
 
-async def test_the_clients_person_is_asked_and_says_yes(desk: Desk) -> None:
+async def test_held_call_runs_after_the_user_says_yes_in_the_client(desk: Desk) -> None:
     call = desk.call("Bash", command="make")
     assert await answer(call, desk.policy, can_ask=True) == desk.held("run_command: make", asks=True)
     asked = replace(call, moment=Moment.PERMISSION, call_id=None)
@@ -189,27 +195,27 @@ async def test_the_clients_person_is_asked_and_says_yes(desk: Desk) -> None:
     assert again == desk.held("run_command: make", asks=True)
 
 
-async def test_the_clients_person_says_no(desk: Desk) -> None:
+async def test_approval_remains_pending_if_the_user_says_no_in_the_client(desk: Desk) -> None:
     await desk.bash("make", can_ask=True)
     (approval,) = desk.approvals()
-    # What comes of another call is no answer of the person's.
+    # The result of another call does not show how the user answered the question about this call.
     assert await desk.after(desk.call("Bash", "c2", command="make all")) == UNBEGUN
     assert desk.approvals() == [approval]
 
 
-async def test_an_answer_that_comes_too_late_counts_for_nothing(desk: Desk) -> None:
+async def test_yes_of_the_user_in_the_client_is_ignored_after_a_denial_in_the_terminal(desk: Desk) -> None:
     call = desk.call("Bash", command="make")
     await answer(call, desk.policy, can_ask=True)
     approvals = desk.policy.pep.approvals
     assert approvals is not None
     approvals.deny(desk.approvals()[0].id, {"sub": "alice", "azp": "terminal"})
-    with pytest.raises(PdpError, match="has begun no call"):
+    with pytest.raises(PdpError, match="has not begun call"):
         await desk.after(call)
     assert [approval.state for approval in desk.approvals()] == [ApprovalState.DENIED, ApprovalState.PENDING]
     assert {event[0] for event in desk.events() if event[4] is not None} == set()
 
 
-async def test_a_grant_at_a_terminal_and_a_yes_at_the_client_are_one(desk: Desk) -> None:
+async def test_grant_in_a_terminal_while_the_client_asks_is_used_for_the_call(desk: Desk) -> None:
     call = desk.call("Bash", command="make")
     await answer(call, desk.policy, can_ask=True)
     approvals = desk.policy.pep.approvals
@@ -229,7 +235,7 @@ async def test_a_grant_at_a_terminal_and_a_yes_at_the_client_are_one(desk: Desk)
     ],
     ids=["others", "two", "one token", "no token"],
 )
-async def test_the_clients_person_is_not_asked_where_they_cannot_approve(
+async def test_user_who_cannot_approve_is_not_asked_in_the_client(
     desk_with: Callable[..., Desk], changes: dict[str, tuple[str, str]]
 ) -> None:
     desk = desk_with(**changes)
@@ -239,33 +245,34 @@ async def test_the_clients_person_is_not_asked_where_they_cannot_approve(
     assert await answer(asked, desk.policy, can_ask=True) == UNBEGUN
 
 
-async def test_a_call_without_an_id_is_known_by_its_arguments(desk: Desk) -> None:
+async def test_call_without_an_id_is_identified_by_its_arguments(desk: Desk) -> None:
     call = desk.call("Bash", None, command="git status")
     assert await desk.after(call) == UNBEGUN
     assert await answer(call, desk.policy) == PASS
     assert await answer(replace(call, moment=Moment.PERMISSION), desk.policy) == PASS
     assert await desk.after(call) == PASS
-    assert await answer(call, desk.policy) == PASS  # one more: nothing stands between two of the same
+    # After the first call has ended, the client makes the same call again.
+    assert await answer(call, desk.policy) == PASS
     assert await desk.after(call, failed=True, executed=None) == PASS
     outcomes = [event[4] for event in desk.events()]
     assert outcomes == [None, "succeeded", None, "failed"]
-    with pytest.raises(PdpError, match="has another result"):
+    with pytest.raises(PdpError, match="already reported with another result"):
         await desk.after(call)
 
 
-async def test_what_was_not_allowed_is_said_to_have_run(desk: Desk) -> None:
+async def test_result_of_a_call_that_was_not_allowed_is_rejected(desk: Desk) -> None:
     assert await desk.after(desk.call("Bash", command="git status")) == UNBEGUN
     assert await answer(desk.call("Read", None, Moment.PERMISSION, file_path="a"), desk.policy) == UNBEGUN
     assert desk.events() == []
 
 
-async def test_an_id_stands_for_one_call(desk: Desk) -> None:
+async def test_call_id_that_another_call_has_used_is_rejected(desk: Desk) -> None:
     assert await desk.bash("git status", "c1") == PASS
-    with pytest.raises(PdpError, match="stands for another call"):
+    with pytest.raises(PdpError, match="belongs to another call"):
         await desk.bash("git log", "c1")
 
 
-async def test_another_client_or_session_has_calls_of_its_own(desk: Desk) -> None:
+async def test_calls_with_the_same_id_in_different_clients_or_sessions_are_separate(desk: Desk) -> None:
     call = desk.call("Bash", command="git status")
     assert await answer(call, desk.policy) == PASS
     for other in (replace(call, client="codex"), replace(call, session_id="s2")):
@@ -274,8 +281,8 @@ async def test_another_client_or_session_has_calls_of_its_own(desk: Desk) -> Non
         assert await answer(other, desk.policy) == PASS
 
 
-async def test_another_process_goes_on(desk: Desk) -> None:
-    """One that was started while a tool ran, or while a person was asked."""
+async def test_restarted_process_continues_pending_calls(desk: Desk) -> None:
+    """A new process takes over while one tool runs, and while the user is asked about another tool."""
     begun, asked = desk.call("Write", "c1", file_path="a"), desk.call("Bash", "c2", command="make")
     assert await answer(begun, desk.policy) == PASS
     assert (await answer(asked, desk.policy, can_ask=True)).behaviour is Behaviour.ASK
@@ -287,8 +294,11 @@ async def test_another_process_goes_on(desk: Desk) -> None:
         assert [event[4] for event in desk.events() if event[0].endswith(".result")] == ["succeeded"] * 2
 
 
-async def test_two_at_once_of_the_same_call_use_one_grant(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pdp.flow.reserve.PATIENCE", 0.0)  # they wait for the one that runs, until their time is over
+async def test_one_grant_allows_only_one_of_several_calls_with_the_same_arguments(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Calls do not wait until a running call with the same arguments ends.
+    monkeypatch.setattr("pdp.flow.reserve.PATIENCE", 0.0)
     await desk.bash("make", "c1")
     approvals = desk.policy.pep.approvals
     assert approvals is not None
@@ -298,14 +308,14 @@ async def test_two_at_once_of_the_same_call_use_one_grant(desk: Desk, monkeypatc
     assert {each.behaviour for each in given} == {Behaviour.PASS, Behaviour.DENY}
 
 
-async def test_what_a_tool_gave_is_not_stored(desk: Desk) -> None:
+async def test_hook_does_not_store_the_result_of_a_tool(desk: Desk) -> None:
     call = desk.call("Read", file_path="a")
     assert await answer(call, desk.policy) == PASS
     assert await desk.after(call, executed={"content": "a secret of the file"}) == PASS
     assert [file.name for file in (desk.home / "state").iterdir() if b"a secret of" in file.read_bytes()] == []
 
 
-async def test_what_guards_the_agent(desk: Desk) -> None:
+async def test_calls_on_guarded_files_are_denied(desk: Desk) -> None:
     for call in (
         desk.call("Read", file_path=str(desk.home / "session.yaml")),
         desk.call("Write", file_path=".git/config"),
@@ -319,9 +329,12 @@ async def test_what_guards_the_agent(desk: Desk) -> None:
     assert {event[3] for event in desk.events()} == {"DENY"}
 
 
-async def test_a_tool_that_is_not_in_the_manifest(desk: Desk) -> None:
+async def test_denial_of_an_undeclared_tool_names_the_manifest(desk: Desk) -> None:
     assert await answer(desk.call("mcp__x__y", a=1), desk.policy) == HookAnswer(
-        Behaviour.DENY, "INVALID_TOOL_NAME: 'mcp__x__y' is not a tool of manifest 2026.11.0"
+        Behaviour.DENY,
+        f"INVALID_TOOL_NAME: 'mcp__x__y' is not a tool of manifest 2026.11.0; a person can declare the tool in "
+        f"{desk.home}"
+        "/manifest.yaml",
     )
 
 
@@ -333,7 +346,7 @@ PAY = """tools:
 READ = "scopes: [files.read],\n     description: Read"
 
 
-async def test_a_call_is_corrected(desk_with: Callable[..., Desk]) -> None:
+async def test_arguments_of_a_call_are_corrected(desk_with: Callable[..., Desk]) -> None:
     desk = desk_with(manifest=("tools:\n", PAY))
     call = desk.call("mcp__x__pay", amount=9)
     assert await answer(call, desk.policy) == HookAnswer(Behaviour.CORRECT, arguments={"amount": 5})
@@ -353,27 +366,27 @@ async def test_a_call_is_corrected(desk_with: Callable[..., Desk]) -> None:
         ("call.target == 'b'", "{target: b}", None),
     ],
 )
-async def test_a_built_in_tool_is_corrected_where_it_stays_what_it_was(
+async def test_built_in_call_is_corrected_only_if_the_correction_keeps_its_manifest_entry(
     desk_with: Callable[..., Desk], check: str, to: str, given: HookAnswer | None
 ) -> None:
     invariant = f'invariants: [{{id: FEW, rule: A line., check: "{check}", correct: {{set: {to}}}}}]'
     desk = desk_with(manifest=(READ, f"{invariant}, {READ}"))
-    changed = HookAnswer(Behaviour.DENY, "the policy changes this call in a way that a client cannot be told")
+    changed = HookAnswer(Behaviour.DENY, "the policy changes this call in a way that the client cannot apply")
     assert await answer(desk.call("Read", file_path="a"), desk.policy) == (given or changed)
     assert [event[4] for event in desk.events()] == ([None] if given else [None, "failed"])
 
 
 class TestRepository:
-    """The repository's own file makes it tighter, and nothing else."""
+    """Rules in a repository's file can deny or hold more calls. They never allow more calls."""
 
-    async def test_an_entry_is_denied(self, desk: Desk) -> None:
+    async def test_repository_file_can_deny_calls_of_a_manifest_entry(self, desk: Desk) -> None:
         desk.restrict("deny: [write_file]\n")
-        assert await answer(desk.call("Write", file_path="a"), desk.policy) == GUARDED
-        assert await answer(desk.call("Write", file_path="/etc/passwd"), desk.policy) == GUARDED
+        assert await answer(desk.call("Write", file_path="a"), desk.policy) == DENIED_THERE
+        assert await answer(desk.call("Write", file_path="/etc/passwd"), desk.policy) == DENIED_THERE
         assert await answer(desk.call("Read", file_path="a"), desk.policy) == PASS
         assert desk.approvals() == []
 
-    async def test_an_entry_is_held(self, desk: Desk) -> None:
+    async def test_repository_file_can_hold_calls_of_a_manifest_entry(self, desk: Desk) -> None:
         desk.restrict("hold: [write_file, run_listed_command]\n")
         call = desk.call("Write", file_path="a")
         assert await answer(call, desk.policy) == desk.held("reach_outside: a")
@@ -381,22 +394,27 @@ class TestRepository:
         assert await answer(desk.call("Write", "c3", file_path=".git/config"), desk.policy) == GUARDED
         assert len(desk.approvals()) == 2
 
-    async def test_a_hold_is_no_way_around_a_denial(self, desk_with: Callable[..., Desk]) -> None:
+    async def test_repository_rule_that_holds_calls_does_not_replace_a_denial(
+        self, desk_with: Callable[..., Desk]
+    ) -> None:
         desk = desk_with(session=("files.write: true, ", ""))
         desk.restrict("hold: [write_file]\n")
         given = await answer(desk.call("Write", file_path="a"), desk.policy)
         assert given.message.startswith("POLICY_VIOLATION: DENY: scopes.missing: ")
+        assert given.message.endswith(f" (policy: {desk.home})")
         assert desk.approvals() == []
 
-    async def test_a_program_is_not_listed(self, desk: Desk) -> None:
+    async def test_repository_file_can_remove_a_program_from_the_command_list(self, desk: Desk) -> None:
         desk.restrict("commands_without: [git]\n")
         assert await desk.bash("git status") == desk.held("run_command: git status")
         assert await desk.bash("pwd", "c2") == PASS
 
     @pytest.mark.parametrize("rule", ["mcp__x", "mcp__x__*", "mcp__x__pay", "mcp__*__pay", "mcp__x__p*"])
-    async def test_tools_of_a_server_are_denied(self, desk_with: Callable[..., Desk], rule: str) -> None:
+    async def test_repository_file_can_deny_all_tools_of_a_server(
+        self, desk_with: Callable[..., Desk], rule: str
+    ) -> None:
         desk = desk_with(manifest=("tools:\n", PAY))
-        for place, expected in (("deny", GUARDED), ("hold", None)):
+        for place, expected in (("deny", DENIED_THERE), ("hold", None)):
             desk.restrict(f"{place}: ['{rule}']\n")
             for tool in ("mcp__x__pay", "project.mcp__x__pay"):
                 given = await answer(desk.call(tool, place + tool, amount=1), desk.policy)
@@ -404,7 +422,7 @@ class TestRepository:
                 held = desk.held('reach_outside: mcp__x__pay with {"amount": 1}') if is_known and not expected else None
                 assert given == (expected or held) or (not is_known and given.behaviour is Behaviour.DENY)
 
-    async def test_paths_are_denied_and_held(self, desk: Desk) -> None:
+    async def test_repository_file_can_deny_or_hold_calls_on_listed_paths(self, desk: Desk) -> None:
         (desk.cwd / "src").mkdir()
         for name in ("a.lock", "src/a.py", "notes.txt"):
             (desk.cwd / name).touch()
@@ -429,25 +447,25 @@ class TestRepository:
             desk.call("Grep", path="a.lock", pattern="x"),
         ]
         for call in (*read, *write, *shell, *search):
-            assert await answer(call, desk.policy, can_ask=True) == GUARDED, call
+            assert await answer(call, desk.policy, can_ask=True) == DENIED_THERE, call
         assert await answer(desk.call("Write", "c2", file_path="a.lock"), desk.policy) == PASS
         assert await answer(desk.call("Read", "c3", file_path="src/a.py"), desk.policy) == PASS
         assert await answer(desk.call("Write", "c4", file_path="notes.txt"), desk.policy) == desk.held(
             "reach_outside: notes.txt"
         )
-        # A search through the folder would show what may not be read.
+        # A search in this folder could show the content of the unreadable file, so the search is held.
         call = desk.call("Grep", "c5", path=".", pattern="x")
         assert await answer(call, desk.policy) == desk.held('reach_outside: . with {"pattern": "x"}')
         assert await answer(desk.call("Grep", "c6", path="src", pattern="x"), desk.policy) == PASS
 
-    async def test_a_faulty_file_denies_all(self, desk: Desk) -> None:
+    async def test_faulty_repository_file_denies_all_calls(self, desk: Desk) -> None:
         desk.restrict("allow: [run_command]\n")
         with pytest.raises(PdpError, match=r"work/\.pdp-hook\.yaml:1:1: unknown key `allow`"):
             await desk.bash("pwd")
         assert desk.events() == []
 
 
-async def test_an_agent_has_the_scopes_that_the_session_gives_it(desk_with: Callable[..., Desk]) -> None:
+async def test_hook_call_has_only_the_scopes_of_the_policy_session(desk_with: Callable[..., Desk]) -> None:
     desk = desk_with(session=("scopes: [files.read, files.write,", "scopes: [files.read,"))
     assert await answer(desk.call("Read", file_path="a"), desk.policy) == PASS
     assert (await answer(desk.call("Write", "c2", file_path="a"), desk.policy)).behaviour is Behaviour.DENY

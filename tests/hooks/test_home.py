@@ -1,4 +1,4 @@
-"""The policy of a folder: what is refused of it, before any call is decided."""
+"""A hook reads its policy folder only if all files in the folder are valid and safe."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,8 +10,8 @@ from pdp.hooks.home import open_policy
 from pdp.hooks.starter import starter_files
 
 PROJECT = starter_files("alice")["pdp.yaml"].decode()
-INCOMPLETE = "{file}: states policies, or no session or store (name bundle, session and store)"
-ELSEWHERE = "{file}: {path} is not in {home} (keep all that decides in this folder)"
+INCOMPLETE = "{file}: has `policies`, or no `session` or `store` (name bundle, session and store)"
+ELSEWHERE = "{file}: {path} is not in {home} (keep the files of the policy in this folder)"
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def refusal(home: Path) -> str:
     return str(raised.value)
 
 
-def test_the_starter_decides(home: Path) -> None:
+def test_starter_policy_of_hooks_can_be_opened(home: Path) -> None:
     with ExitStack() as owned:
         policy = open_policy(home, owned)
         assert (policy.home, policy.session.claims["sub"], policy.commands["pwd"]) == (home, "alice", ())
@@ -38,35 +38,35 @@ def test_the_starter_decides(home: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["data: [../x.json]", "bundle: state/x.tar.gz", "bundle: /x.tar.gz"])
-def test_what_lies_elsewhere_is_refused(home: Path, line: str) -> None:
+def test_policy_file_outside_of_home_is_an_error(home: Path, line: str) -> None:
     (home / "pdp.yaml").write_text(f"{PROJECT}{line}\n")
     path = home / line.split(": ")[1].strip("[]")
     assert refusal(home) == ELSEWHERE.format(file=home / "pdp.yaml", path=path, home=home)
 
 
 @pytest.mark.parametrize("field", ["session", "store"])
-def test_a_project_without_a_session_or_store_is_refused(home: Path, field: str) -> None:
+def test_hook_policy_without_a_session_or_store_is_an_error(home: Path, field: str) -> None:
     (home / "pdp.yaml").write_text("\n".join(line for line in PROJECT.splitlines() if not line.startswith(field)))
     assert refusal(home) == INCOMPLETE.format(file=home / "pdp.yaml")
 
 
-def test_policies_as_rego_are_refused(home: Path) -> None:
+def test_hook_policy_with_rego_files_is_an_error(home: Path) -> None:
     (home / "pdp.yaml").write_text(f"{PROJECT}policies: [x.rego]\n")
     assert refusal(home) == INCOMPLETE.format(file=home / "pdp.yaml")
 
 
-def test_files_that_change_while_they_are_read_are_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy_files_that_change_while_being_read_are_an_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digests = iter(["a" * 64, "b" * 64])
     monkeypatch.setattr("pdp.hooks.home.policy_digest", lambda _: next(digests))
-    assert refusal(home) == f"{home}: its files are being written (try again)"
+    assert refusal(home) == f"{home}: the policy's files are being written (try again)"
 
 
-def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_policy_folder_is_an_error(tmp_path: Path) -> None:
     home = tmp_path / "none"
     assert refusal(home) == f"{home}: [Errno 2] No such file or directory: '{home}'"
 
 
-def test_every_fault_of_a_file_has_its_place(home: Path) -> None:
+def test_faults_in_policy_files_have_locations(home: Path) -> None:
     (home / "commands.yaml").write_text("git: [status, 5]\nls: all\n")
     file = home / "commands.yaml"
     assert [line for line in refusal(home).split("\n") if not line.startswith(" ")] == [
@@ -78,15 +78,15 @@ def test_every_fault_of_a_file_has_its_place(home: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "column", "said"),
     [
-        ("git status: []", 1, "key `git status` can match nothing: it is not one word as a shell reads it"),
-        ("'g*t': []", 1, "key `g*t` can match nothing"),
-        ("then: []", 1, "key `then` can match nothing"),
-        ('pytest: ["*", -q]', 10, "`pytest[0]` can match nothing"),
-        ("pytest: [tests/**]", 10, "`pytest[0]` can match nothing"),
-        ("git: [$HOME]", 7, "`git[0]` can match nothing"),
-        ('git: ["a\'b\\""]', 7, "`git[0]` can match nothing"),
+        ("git status: []", 1, "key `git status` matches nothing, because a shell does not read it as one word"),
+        ("'g*t': []", 1, "key `g*t` matches nothing"),
+        ("then: []", 1, "key `then` matches nothing"),
+        ('pytest: ["*", -q]', 10, "`pytest[0]` matches nothing"),
+        ("pytest: [tests/**]", 10, "`pytest[0]` matches nothing"),
+        ("git: [$HOME]", 7, "`git[0]` matches nothing"),
+        ('git: ["a\'b\\""]', 7, "`git[0]` matches nothing"),
     ],
 )
-def test_a_command_that_can_match_nothing_is_a_fault(home: Path, line: str, column: int, said: str) -> None:
+def test_command_list_entry_that_can_match_nothing_is_a_fault(home: Path, line: str, column: int, said: str) -> None:
     (home / "commands.yaml").write_text(f"{line}\n")
     assert refusal(home).startswith(f"{home}/commands.yaml:1:{column}: {said}")

@@ -1,4 +1,4 @@
-"""Claude Code itself asks its person, who says yes: the call runs, and the record says who granted it."""
+"""Claude Code asks its user about a held call. If the user says yes, the call runs and the record names the user."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ from tests.support.hooks.processes import hooks_in, tool_call
 pytestmark = pytest.mark.process
 
 
-async def test_what_is_held_is_asked_of_the_person(tmp_path: Path) -> None:
+async def test_claude_code_asks_its_user_about_a_held_call(tmp_path: Path) -> None:
     work, person = tmp_path / "work", tmp_path / "person"
     for folder in (work / ".git", person):
         folder.mkdir(parents=True)

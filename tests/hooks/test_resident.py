@@ -1,4 +1,4 @@
-"""The resident process as clients meet it: real processes, started, ended, stopped and replaced."""
+"""The resident process of hooks is started, ended and replaced. If this process fails, no call is allowed."""
 
 import asyncio
 import fcntl
@@ -35,7 +35,7 @@ def hooks(tmp_path: Path) -> Iterator[Hooks]:
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hooks]:
-    """Hooks of whose resident process no more is wanted than answers."""
+    """Return hooks whose resident process has already answered a call."""
     with hooks_in(tmp_path_factory.mktemp("warm")) as hooks:
         hooks.ask(b"")
         yield hooks
@@ -53,22 +53,23 @@ def undecided(reason: str) -> Answered:
 
 
 def waiting() -> int:
-    """Return how many are connected to a socket of the installation's name without having been accepted."""
+    """Return the number of connections to the resident process that this process has not accepted yet."""
     lines = [line.split() for line in Path("/proc/net/unix").read_text().split("\n")]
     return sum(line[5:] == ["02", "0", socket_name()] for line in lines)
 
 
-def test_calls_at_once_have_one_resident(hooks: Hooks, work: Path) -> None:
+def test_concurrent_calls_share_one_resident_process(hooks: Hooks, work: Path) -> None:
     with ThreadPoolExecutor() as threads:
         answers = list(threads.map(lambda _: hooks.ask(tool_call(work)), range(4)))
     assert answers == [PASSED] * 4
     assert len(hooks.residents()) == 1
 
 
-def test_a_first_call_waits_for_a_start_that_takes_long(hooks: Hooks, work: Path) -> None:
+def test_first_call_waits_for_a_slowly_starting_resident_process(hooks: Hooks, work: Path) -> None:
     name = hooks.state / f"{socket_name()}.lock"
     with name.open("w") as lock, ThreadPoolExecutor() as threads:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # as one that has not loaded its policy yet
+        # While the test holds the lock, the resident process waits, as if it had not loaded its policy yet.
+        fcntl.flock(lock, fcntl.LOCK_EX)
         asking = [threads.submit(hooks.ask, tool_call(work) | {"tool_use_id": f"c{count}"}) for count in range(2)]
         time.sleep(3)
         assert not any(each.done() for each in asking)
@@ -77,7 +78,7 @@ def test_a_first_call_waits_for_a_start_that_takes_long(hooks: Hooks, work: Path
     assert len(hooks.residents()) == 1
 
 
-def test_a_start_that_fails_denies_at_once(hooks: Hooks, tmp_path: Path) -> None:
+def test_hook_call_is_denied_at_once_if_the_resident_process_fails_to_start(hooks: Hooks, tmp_path: Path) -> None:
     program = tmp_path / "broken/pdp/hooks/ask.py"
     program.parent.mkdir(parents=True)
     shutil.copy(hooks.program, program)
@@ -87,22 +88,23 @@ def test_a_start_that_fails_denies_at_once(hooks: Hooks, tmp_path: Path) -> None
     )
 
 
-def test_it_has_nothing_of_the_environment_of_the_client_that_started_it(hooks: Hooks, work: Path) -> None:
+def test_resident_process_does_not_inherit_the_environment_of_the_client(hooks: Hooks, work: Path) -> None:
     hooks.ask(tool_call(work))
     (process,) = hooks.residents()
     variables = dict(line.split("=", 1) for line in Path(f"/proc/{process}/environ").read_text().split("\0") if line)
     assert variables == {"HOME": pwd.getpwuid(os.geteuid()).pw_dir, "PATH": os.defpath}
     assert Path(f"/proc/{process}/cwd").resolve() == hooks.state
-    assert os.getsid(process) == process  # what ends the client's processes does not end it
+    # The process is in a session of its own, so it survives the end of the client's processes.
+    assert os.getsid(process) == process
 
 
 @pytest.mark.parametrize(
     ("sent", "reason"),
     [
-        pytest.param(b"", "value: it is empty", id="empty"),
+        pytest.param(b"", "value: the text is empty", id="empty"),
         pytest.param(b"\xff", "value: not UTF-8 text", id="not-text"),
         pytest.param(b"[]", "claude-code: expected a JSON object but got list", id="no-object"),
-        pytest.param(b'{"a": 1, "a": 2}', "value: a key stands twice in one object", id="key-twice"),
+        pytest.param(b'{"a": 1, "a": 2}', "value: duplicate key in an object", id="key-twice"),
         pytest.param(b"[" * 10_000, "value: nested deeper than 32 levels", id="deep"),
         pytest.param(
             b'{"hook_event_name": "Stop"}',
@@ -112,7 +114,7 @@ def test_it_has_nothing_of_the_environment_of_the_client_that_started_it(hooks: 
         ),
     ],
 )
-def test_input_that_is_no_call_is_denied(warm: Hooks, sent: bytes, reason: str) -> None:
+def test_malformed_hook_input_is_denied(warm: Hooks, sent: bytes, reason: str) -> None:
     assert warm.ask(sent) == undecided(reason)
 
 
@@ -121,18 +123,18 @@ def test_input_that_is_no_call_is_denied(warm: Hooks, sent: bytes, reason: str) 
     ["Bash\n", "Ba\x00sh", "Bash\r", "", "B\u0430sh", "\ud800", 5, None],
     ids=["newline", "null", "return", "empty", "look-alike", "surrogate", "number", "none"],
 )
-def test_names_that_no_tool_has_are_denied(warm: Hooks, work: Path, tool: object) -> None:
+def test_invalid_tool_names_are_denied(warm: Hooks, work: Path, tool: object) -> None:
     given = warm.ask(tool_call(work) | {"tool_name": tool})
     assert (given.code, given.out) == (2, "")
     assert given.err.startswith("the call cannot be decided: ")
     assert given.err.count("\n") == 1
 
 
-def test_an_unknown_client_is_denied(warm: Hooks, work: Path) -> None:
+def test_unknown_client_is_denied(warm: Hooks, work: Path) -> None:
     assert warm.ask(tool_call(work), "claude") == denied("no client is called 'claude'")
 
 
-def test_one_that_is_killed_is_followed_by_another(hooks: Hooks, work: Path) -> None:
+def test_killed_resident_process_is_replaced(hooks: Hooks, work: Path) -> None:
     hooks.ask(tool_call(work))
     (process,) = hooks.residents()
     os.kill(process, signal.SIGKILL)
@@ -142,7 +144,7 @@ def test_one_that_is_killed_is_followed_by_another(hooks: Hooks, work: Path) -> 
     assert len(hooks.residents()) == 2
 
 
-def test_one_that_is_killed_in_a_call_lets_nothing_run(hooks: Hooks, work: Path) -> None:
+def test_call_is_denied_if_the_resident_process_is_killed(hooks: Hooks, work: Path) -> None:
     hooks.ask(tool_call(work))
     (process,) = hooks.residents()
     os.kill(process, signal.SIGSTOP)
@@ -156,18 +158,18 @@ def test_one_that_is_killed_in_a_call_lets_nothing_run(hooks: Hooks, work: Path)
     assert given.err.startswith("pdp denies this call: the resident process ")
 
 
-def test_one_that_hangs_lets_nothing_run(hooks: Hooks, work: Path) -> None:
+def test_call_is_denied_if_the_resident_process_hangs(hooks: Hooks, work: Path) -> None:
     hooks.ask(tool_call(work))
     (process,) = hooks.residents()
     os.kill(process, signal.SIGSTOP)
     assert hooks.ask(tool_call(work)) == denied(
-        f"the resident process {process} does not answer: timed out; if that lasts, end it"
+        f"the resident process {process} does not answer: timed out; if the error remains, end this process"
     )
     os.kill(process, signal.SIGCONT)
     assert hooks.ask(tool_call(work) | {"tool_use_id": "c2"}) == PASSED
 
 
-def test_one_that_is_asked_to_end_does_and_another_follows(hooks: Hooks, work: Path) -> None:
+def test_terminated_resident_process_ends_and_is_replaced(hooks: Hooks, work: Path) -> None:
     hooks.ask(tool_call(work))
     (process,) = hooks.residents()
     os.kill(process, signal.SIGTERM)
@@ -177,7 +179,9 @@ def test_one_that_is_asked_to_end_does_and_another_follows(hooks: Hooks, work: P
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_calls_while_it_ends_are_decided_or_denied(hooks: Hooks, work: Path, number: signal.Signals) -> None:
+def test_calls_while_the_resident_process_ends_are_decided_or_denied(
+    hooks: Hooks, work: Path, number: signal.Signals
+) -> None:
     hooks.ask(tool_call(work))
     (process,) = hooks.residents()
     calls = [tool_call(work) | {"tool_use_id": f"n{count}"} for count in range(24)]
@@ -193,7 +197,7 @@ def test_calls_while_it_ends_are_decided_or_denied(hooks: Hooks, work: Path, num
     assert len(hooks.residents()) == 2
 
 
-def test_each_installation_has_its_own_also_after_an_upgrade(hooks: Hooks, work: Path, tmp_path: Path) -> None:
+def test_each_installation_has_a_separate_resident_process(hooks: Hooks, work: Path, tmp_path: Path) -> None:
     hooks.ask(tool_call(work))
     other = tmp_path / "other"
     shutil.copytree(ROOT / "pdp", other / "pdp", ignore=shutil.ignore_patterns("__pycache__"))
@@ -208,7 +212,7 @@ def test_each_installation_has_its_own_also_after_an_upgrade(hooks: Hooks, work:
     assert len(hooks.residents()) == 3
 
 
-def test_a_policy_that_is_half_written_denies_with_its_place_until_it_is_whole(hooks: Hooks, work: Path) -> None:
+def test_call_is_denied_with_the_location_of_a_partly_written_policy(hooks: Hooks, work: Path) -> None:
     hooks.ask(tool_call(work))
     for file in (hooks.home / "manifest.yaml", hooks.home / "commands.yaml"):
         whole = file.read_bytes()
@@ -221,28 +225,28 @@ def test_a_policy_that_is_half_written_denies_with_its_place_until_it_is_whole(h
     assert len(hooks.residents()) == 1
 
 
-def test_a_changed_policy_decides_at_once(hooks: Hooks, work: Path) -> None:
+def test_changed_policy_applies_to_the_next_call(hooks: Hooks, work: Path) -> None:
     assert hooks.ask(tool_call(work)) == PASSED
     (hooks.home / "commands.yaml").write_text("pwd: []\n")
     assert hooks.ask(tool_call(work) | {"tool_use_id": "c2"}) != PASSED
     assert hooks.ask(tool_call(work, command="pwd") | {"tool_use_id": "c3"}) == PASSED
 
 
-def test_time_that_passes_while_the_policy_is_loaded_lets_nothing_run(hooks: Hooks, work: Path) -> None:
+def test_call_is_denied_if_loading_the_policy_takes_too_long(hooks: Hooks, work: Path) -> None:
     hooks.ask(tool_call(work))
     (process,) = hooks.residents()
     with sqlite3.connect(hooks.state / "store.db", isolation_level=None) as other:
         other.execute("BEGIN EXCLUSIVE")
         (hooks.home / "commands.yaml").write_text("pwd: []\n")
         assert hooks.ask(tool_call(work)) == denied(
-            f"the resident process {process} does not answer: timed out; if that lasts, end it"
+            f"the resident process {process} does not answer: timed out; if the error remains, end this process"
         )
         other.execute("ROLLBACK")
     other.close()
     assert hooks.ask(tool_call(work, command="pwd") | {"tool_use_id": "c2"}) == PASSED
 
 
-def test_a_store_that_cannot_be_written_lets_nothing_run(hooks: Hooks, work: Path) -> None:
+def test_hook_denies_all_calls_if_its_store_is_read_only(hooks: Hooks, work: Path) -> None:
     def no_space() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 
@@ -254,7 +258,7 @@ def test_a_store_that_cannot_be_written_lets_nothing_run(hooks: Hooks, work: Pat
 
 
 @pytest.mark.parametrize("why", ["idle", "home-is-gone", "socket-is-another"])
-async def test_it_ends_when_it_is_not_needed(
+async def test_resident_process_ends_after_idle_time_or_if_its_policy_folder_moves(
     hooks: Hooks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, why: str
 ) -> None:
     monkeypatch.chdir(hooks.state)
@@ -286,7 +290,7 @@ async def test_it_ends_when_it_is_not_needed(
     ],
     ids=["nothing", "line", "short", "negative", "cut", "not-text", "number", "no-line"],
 )
-def test_whoever_does_not_speak_as_it_does_gets_nothing_and_stops_nothing(
+def test_resident_process_ignores_invalid_requests(
     warm: Hooks, work: Path, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(warm.state)
@@ -296,13 +300,15 @@ def test_whoever_does_not_speak_as_it_does_gets_nothing_and_stops_nothing(
             connection.sendall(sent)
             connection.shutdown(socket.SHUT_WR)
             assert connection.recv(1) == b""
-        except OSError:  # it has hung up before
+        except OSError:  # The resident process may have closed the connection already.
             pass
     assert warm.ask(tool_call(work)) == PASSED
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_another_user_gets_no_answer(hooks: Hooks, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resident_process_does_not_answer_another_user(
+    hooks: Hooks, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hooks.ask(tool_call(work))
     monkeypatch.chdir(hooks.state)
     hooks.state.chmod(0o711)
@@ -319,7 +325,7 @@ def test_another_user_gets_no_answer(hooks: Hooks, work: Path, monkeypatch: pyte
             assert answer.read() == b""
 
 
-def test_a_call_by_other_files_than_there_are_is_denied(
+def test_call_with_an_outdated_policy_digest_is_denied(
     warm: Hooks, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(warm.state)
@@ -334,7 +340,7 @@ def test_a_call_by_other_files_than_there_are_is_denied(
     assert parts == [sha256(request.encode()).hexdigest(), digest, "2", "", reason, ""]
 
 
-def test_many_calls_at_once_are_all_answered(warm: Hooks, work: Path) -> None:
+def test_many_concurrent_calls_are_all_answered(warm: Hooks, work: Path) -> None:
     calls = [tool_call(work) | {"tool_use_id": f"n{number}"} for number in range(40)]
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(warm.ask, calls)) == [PASSED] * 40

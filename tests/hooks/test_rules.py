@@ -1,4 +1,4 @@
-"""The rules of a repository's own file: the calls that they match, and the faults of rules that match none."""
+"""A repository's `.pdp-hook.yaml` has rules that match calls. A rule that can match no call is a fault."""
 
 import os
 from pathlib import Path
@@ -32,14 +32,14 @@ FAULTS = [
     ("deny: [1]", "1:8: `deny[0]` must be a string, not `1`"),
     ("deny: [", "2:1: "),
     ("- deny", "1:1: "),
-    ("deny: [read_fiel]", "1:8: `deny[0]` can match nothing: it is not an entry", "did you mean `read_file`?"),
-    ("hold: [read_file, Search_Web]", "1:19: `hold[1]` can match nothing", "did you mean `search_web`?"),
-    ("deny: [Read]", "1:8: `deny[0]` can match nothing", "did you mean `read_file`?"),
-    ("deny: ['Bash(rm:*)']", "1:8: `deny[0]` can match nothing", "Read(PATH)"),
-    ("deny: [mcp__gihtub]", "1:8: `deny[0]` can match nothing: it is not an entry or a tool", "mcp__SERVER"),
-    ("deny: ['mcp__GitHub__*']", "1:8: `deny[0]` can match nothing"),
+    ("deny: [read_fiel]", "1:8: `deny[0]` matches nothing, because the manifest has no such entry", "`read_file`?"),
+    ("hold: [read_file, Search_Web]", "1:19: `hold[1]` matches nothing", "did you mean `search_web`?"),
+    ("deny: [Read]", "1:8: `deny[0]` matches nothing", "did you mean `read_file`?"),
+    ("deny: ['Bash(rm:*)']", "1:8: `deny[0]` matches nothing", "Read(PATH)"),
+    ("deny: [mcp__gihtub]", "1:8: `deny[0]` matches nothing, because the manifest has no such entry", "mcp__SERVER"),
+    ("deny: ['mcp__GitHub__*']", "1:8: `deny[0]` matches nothing"),
     ("deny: [mcp__github__create_isue]", "1:8: ", "did you mean `mcp__github__create_issue`?"),
-    ("deny: ['Read()']", "1:8: `deny[0]` can match nothing: it is not a path"),
+    ("deny: ['Read()']", "1:8: `deny[0]` matches nothing, because it is not a path"),
     ("deny: ['Read(/etc/passwd)']", "1:8: ", "the root (//a)"),
     ("deny: ['Read([ab].txt)']", "1:8: "),
     ("deny: ['Edit(src/*/../a)']", "1:8: "),
@@ -49,15 +49,15 @@ FAULTS = [
     ("deny: ['Read(**/a/**/b/**)']", "1:8: "),
     ("deny: ['Read(*a*b*)']", "1:8: "),
     ("deny: ['mcp__*a*a*a*a']", "1:8: `deny[0]` has more than 3 `*`", "write several rules"),
-    ("commands_without: ['git status']", "1:20: `commands_without[0]` can match nothing", "git, ls, pytest"),
-    ("commands_without: ['git *']", "1:20: `commands_without[0]` can match nothing"),
-    ("commands_without: [Git]", "1:20: `commands_without[0]` can match nothing", "did you mean `git`?"),
-    ("commands_without: [make]", "1:20: ", "known there: git, ls, pytest"),
+    ("commands_without: ['git status']", "1:20: `commands_without[0]` matches nothing", "git, ls, pytest"),
+    ("commands_without: ['git *']", "1:20: `commands_without[0]` matches nothing"),
+    ("commands_without: [Git]", "1:20: `commands_without[0]` matches nothing", "did you mean `git`?"),
+    ("commands_without: [make]", "1:20: ", "listed there: git, ls, pytest"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault[0])
-def test_a_rule_that_can_match_nothing_is_a_fault_with_its_place(work: Path, fault: tuple[str, ...]) -> None:
+def test_repository_rule_that_can_match_nothing_is_a_fault_with_a_location(work: Path, fault: tuple[str, ...]) -> None:
     text, said, *hint = fault
     with pytest.raises(FileFaultsError) as caught:
         rules(work, f"{text}\n")
@@ -66,7 +66,7 @@ def test_a_rule_that_can_match_nothing_is_a_fault_with_its_place(work: Path, fau
 
 
 @pytest.mark.parametrize("kind", ["link", "folder", "fifo", "lost"])
-def test_a_file_that_is_none(work: Path, kind: str) -> None:
+def test_repository_rules_file_that_is_not_a_regular_file_is_an_error(work: Path, kind: str) -> None:
     file = work / ".pdp-hook.yaml"
     match kind:
         case "link":
@@ -81,7 +81,7 @@ def test_a_file_that_is_none(work: Path, kind: str) -> None:
         rules(work)
 
 
-def test_files_of_the_folders_above_count_as_well(work: Path) -> None:
+def test_rules_files_in_parent_folders_within_the_repository_apply(work: Path) -> None:
     assert rules(work) == RepositoryRules()
     (work / "src/deep").mkdir(parents=True)
     (work.parent / ".pdp-hook.yaml").write_text("deny: [read_file]\n")
@@ -101,7 +101,9 @@ def test_files_of_the_folders_above_count_as_well(work: Path) -> None:
         ("read_file", ["read_file"]),
     ],
 )
-def test_tools_of_a_server(work: Path, rule: str, tools: list[str]) -> None:
+def test_repository_rule_can_name_a_server_or_a_single_tool_of_a_server(
+    work: Path, rule: str, tools: list[str]
+) -> None:
     (only,) = rules(work, f"deny: ['{rule}']\n").deny
     others = ["mcp__git__hub", "mcp__githubs__x", "mcp__gitlab__x", "read_files", "x.read_file", "mcp__mail__sent"]
     assert [tool for tool in (*tools, *others) if only.matches({"names": {tool}})] == tools
@@ -126,7 +128,7 @@ PATHS = {
 
 
 @pytest.mark.parametrize("pattern", PATHS)
-def test_paths_however_they_are_spelled(work: Path, pattern: str) -> None:
+def test_repository_rule_matches_a_path_however_the_path_is_written(work: Path, pattern: str) -> None:
     (work / "src/deep").mkdir(parents=True)
     for name, target in {"link": ".env", "up": "src/..", "to-src": "src", "in": str(work)}.items():
         (work / name).symlink_to(target)

@@ -1,4 +1,4 @@
-"""Which command lines count as literal words; of what counts, bash itself says that it runs just these words."""
+"""Which command lines count as literal words. A real bash runs such a command line with exactly these words."""
 
 import os
 import random
@@ -25,7 +25,7 @@ LITERAL = {
     "ls then done fi": ("ls", "then", "done", "fi"),
 }
 
-# Whatever else a shell does with a line.
+# Other shell syntax. A command line with such syntax does not consist of literal words.
 _PARTS = r"""
 ; rm x|;rm x| ;|;;|& rm x|&|&& rm x| &&|>x|> x| 2>x| 2>&1|&>x| >> x|< x| <x|<<EOF|<<<x|<>x|>&2|<&-| {fd}>x
  $x|$x| ${x}| ${x:-y}| $1| $@| $#| $?| $$| $!| $-| "$x"| "${x}"|'$x'"$x"| $(rm x)|$(rm x)| "$(rm x)"| `rm x`| "`rm x`"
@@ -74,23 +74,23 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("line", "words"), LITERAL.items(), ids=LITERAL)
-def test_words_of_a_simple_command(line: str, words: tuple[str, ...]) -> None:
+def test_simple_command_line_is_split_into_words(line: str, words: tuple[str, ...]) -> None:
     assert literal_words(line) == words
 
 
-def test_more_than_literal_words_is_refused() -> None:
+def test_command_line_with_shell_syntax_beyond_simple_words_is_not_split() -> None:
     assert len(REFUSED) > 300
     assert [line for line in REFUSED if literal_words(line) is not None] == []
 
 
-def test_a_line_that_no_parser_should_see_is_refused() -> None:
+def test_too_long_or_invalid_command_line_is_not_split() -> None:
     assert literal_words("git status \ud800") is None
     assert literal_words("ls " + "a" * 4096) is None
     assert literal_words("ls " + "a" * 4000) == ("ls", "a" * 4000)
 
 
-def test_bash_runs_what_counts_just_so(tmp_path: Path) -> None:
-    """Lines made of all that a shell knows, and simple ones with any character anywhere."""
+def test_bash_splits_accepted_command_lines_into_the_same_words(tmp_path: Path) -> None:
+    """The command lines combine all shell syntax, and contain unusual characters at each position of a simple line."""
     assert len(_admitted([*LITERAL, *_made_up(60_000), *_disturbed()], tmp_path)) > 1_500
 
 
@@ -150,11 +150,12 @@ def _disturbed() -> Iterable[str]:
 
 
 def _admitted(lines: Iterable[str], folder: Path) -> list[str]:
-    """Return the lines that count, each of which bash reads as the same words, in the order of the words."""
+    """Return the accepted command lines, sorted by their words, after checking that bash finds the same words."""
     counted = [(line, words) for line in dict.fromkeys(lines) if (words := literal_words(line)) is not None]
-    (folder / "a").touch()  # for a glob to find
+    (folder / "a").touch()  # If bash expanded a glob, the words would contain the name of this file.
     builtins = set(_bash("compgen -b", folder).split())
-    # As arguments; and, where nothing of the shell's own has the name, as a command, to which the same words come.
+    # Pass the words of each command line to printf. If the first word is not a builtin, also run the words as a
+    # command.
     as_arguments = [(f"printf '%s\\0' {line}", words) for line, words in counted]
     as_commands = [(line, words) for line, words in counted if words[0] not in builtins and "/" not in words[0]]
     known = "PATH=/nowhere; command_not_found_handle() { printf '%s\\0' \"$@\"; }\n"
@@ -193,7 +194,9 @@ LISTED = {
 
 
 @pytest.mark.parametrize(("line", "listed"), LISTED.items(), ids=LISTED)
-def test_a_listed_command_has_listed_words_alone(line: str, tmp_path: Path, *, listed: bool) -> None:
+def test_command_is_listed_only_if_the_command_list_allows_all_its_words(
+    line: str, tmp_path: Path, *, listed: bool
+) -> None:
     assert is_listed(line, COMMANDS, str(tmp_path)) is listed
 
 
@@ -208,7 +211,7 @@ STARTING = {
     "hooks": ["core.hooksPath=.hooks"],
     "include": ["include.path=../more"],
 }
-"""Settings of a repository by which git starts a program, in the words of `git config`."""
+"""Repository settings with which git starts another program, as arguments of `git config`."""
 
 
 @pytest.fixture
@@ -227,7 +230,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     _git(work, "add .")
     _git(work, "-c user.name=a -c user.email=a@b commit -qm first")
     (work / "a").write_text("two\n")
-    os.utime(work / "b", (1, 1))  # git rewrites its index
+    os.utime(work / "b", (1, 1))  # An old timestamp makes git rewrite its index.
     return work
 
 
@@ -238,7 +241,9 @@ def _git(work: Path, line: str) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("scope", ["--local", "--worktree", "--global"])
 @pytest.mark.parametrize("settings", STARTING.values(), ids=STARTING)
-def test_git_is_not_listed_where_it_starts_other_programs(settings: list[str], scope: str, repository: Path) -> None:
+def test_git_command_is_not_listed_if_it_can_start_other_programs(
+    settings: list[str], scope: str, repository: Path
+) -> None:
     assert is_listed("git diff", GIT, str(repository))
     if scope == "--worktree":
         _git(repository, "config extensions.worktreeConfig true")
@@ -256,7 +261,7 @@ def test_git_is_not_listed_where_it_starts_other_programs(settings: list[str], s
 
 
 @pytest.mark.process
-def test_git_is_not_listed_where_a_submodule_can_start_programs(repository: Path, tmp_path: Path) -> None:
+def test_git_command_is_not_listed_if_a_submodule_can_start_programs(repository: Path, tmp_path: Path) -> None:
     _git(tmp_path, "clone -q work other")
     _git(repository, f"-c protocol.file.allow=always submodule --quiet add {tmp_path}/other sub")
     subprocess.run(["git", "config", "filter.x.clean", "touch ran; cat"], cwd=repository / "sub", check=True)
@@ -267,7 +272,7 @@ def test_git_is_not_listed_where_a_submodule_can_start_programs(repository: Path
 
 
 @pytest.mark.process
-def test_git_is_listed_in_plain_repositories(repository: Path, tmp_path: Path) -> None:
+def test_listed_git_command_counts_as_listed_in_ordinary_repositories(repository: Path, tmp_path: Path) -> None:
     _git(tmp_path, "clone -q work other")
     _git(tmp_path / "other", "checkout -qb topic --track origin/HEAD")
     _git(tmp_path / "other", "worktree add -q ../third")

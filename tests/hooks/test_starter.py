@@ -1,4 +1,4 @@
-"""The files that a HOME begins with."""
+"""The starter files for the HOME of a hook are valid, and their scenarios pass."""
 
 from pathlib import Path
 
@@ -13,37 +13,38 @@ EFFECTS = ("write_file", "run_listed_command", "run_command", "delegate_task", "
 
 
 @pytest.mark.opa
-def test_scenarios_on_both_engines() -> None:
+def test_starter_scenarios_pass_on_both_engines() -> None:
     done = pdp("test", Path(__file__).parent / "starter.scenarios.yaml", "--engine", "both", "--json")
     assert (done.code, done.json["failed"], done.json["passed"]) == (0, 0, 36)
 
 
-def test_lint_finds_what_is_accepted_in_the_manifest_and_nothing_else(tmp_path: Path) -> None:
+def test_lint_of_the_starter_reports_only_accepted_warnings(tmp_path: Path) -> None:
     for name, content in starter_files("alice").items():
         (tmp_path / name).write_bytes(content)
     done = pdp("manifest", "lint", tmp_path / "manifest.yaml", "-g", tmp_path / "governance.yaml", "--json")
     found = [(fault["kind"], fault["message"]) for fault in done.json["faults"]]
     assert done.code == 0
-    # No client says what a call rests on, and none has a tool that takes an effect back.
+    # The warnings are accepted, because clients do not report the sources of a call, and report no tool that undoes an
+    # effect.
     sourced = [f"`{tool}` has effects and no `writes: proposal`, no `provenance`" for tool in EFFECTS]
     assert sorted(found) == sorted(
         ("warning", message)
         for message in (
             *["commit-low without `compensation`"] * len(EFFECTS),
-            "name `reach_outside` begins with no verb that is known",
+            "name `reach_outside` does not start with a known verb",
             *sourced,
         )
     )
 
 
 @pytest.mark.parametrize("user", ["alice", "o'neil", "a: b", 'a"b', "null", "1", "{x}", "\u00e4"], ids=ascii)
-def test_a_users_name_stays_what_it_is(user: str) -> None:
+def test_starter_files_contain_any_user_name_unchanged(user: str) -> None:
     files = starter_files(user)
     for name in ("session.yaml", "approver.yaml"):
         assert read_document(name, text=files[name]).value["claims"]["sub"] == user
 
 
-def test_the_starter_is_opened(tmp_path: Path) -> None:
+def test_starter_project_of_hooks_can_be_opened(tmp_path: Path) -> None:
     from contextlib import ExitStack
 
     files = starter_files("alice")

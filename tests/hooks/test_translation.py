@@ -1,4 +1,4 @@
-"""Which entry a call of a client's own tool is, and what it touches."""
+"""Each built-in tool of a client is translated to a manifest entry and to the file paths that the call touches."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -88,7 +88,7 @@ ENTRIES: list[tuple[Kind, tuple[str, ...], dict[str, Any], str, str, tuple[str, 
 
 
 @pytest.mark.parametrize("row", range(len(ENTRIES)))
-def test_entries(work: Path, row: int) -> None:
+def test_built_in_calls_are_translated_to_manifest_entries(work: Path, row: int) -> None:
     kind, names, arguments, name, target, markings = ENTRIES[row]
     expected = entry(name, arguments, target.replace("CWD", str(work)), *markings)
     assert translated(work, BuiltIn(kind, names), arguments) == expected
@@ -96,18 +96,18 @@ def test_entries(work: Path, row: int) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.SEARCH])
 @pytest.mark.parametrize("value", [None, 1, "", [], ["a", 1], [None], {"a": "b"}, [["a"]]], ids=repr)
-def test_a_call_that_does_not_name_what_it_needs(work: Path, kind: Kind, value: Any) -> None:
+def test_translated_hook_call_has_a_null_target_if_the_path_is_missing(work: Path, kind: Kind, value: Any) -> None:
     done = translated(work, BuiltIn(kind, ("a", "b")), {"a": "x", "b": value})
     assert (done.arguments["target"], done.target) == (None, "")
 
 
-def test_a_path_is_not_read_as_a_patch(work: Path) -> None:
+def test_file_path_that_looks_like_a_patch_is_not_parsed_as_a_patch(work: Path) -> None:
     path = "*** Begin Patch\n*** Add File: a\n+/../../other/b\n*** End Patch"
     assert translated(work, BuiltIn(Kind.WRITE, PATH), {"file_path": path}).tool == "reach_outside"
     assert translated(work, BuiltIn(Kind.WRITE, PATH), {"file_path": ["a", "../b"]}).tool == "reach_outside"
 
 
-def test_a_listed_command_where_git_would_read_what_an_agent_wrote(work: Path) -> None:
+def test_git_command_is_not_listed_in_a_folder_that_looks_like_a_repository(work: Path) -> None:
     (work / "HEAD").touch()
     arguments = {"command": "git status"}
     assert translated(work, BuiltIn(Kind.SHELL, ("command",)), arguments) == entry(
@@ -128,7 +128,7 @@ def test_a_listed_command_where_git_would_read_what_an_agent_wrote(work: Path) -
         (BuiltIn(Kind.SHELL, ("command",)), {"command": " ".join(f"/{at}" + "/a" * 108 for at in range(300))}),
     ],
 )
-def test_a_call_beyond_a_bound_is_rejected_with_a_code(
+def test_too_large_hook_call_is_rejected_with_a_code(
     work: Path, built_in: BuiltIn | None, arguments: dict[str, Any]
 ) -> None:
     with pytest.raises(HookLimitError, match=r"^hook\.limit_exceeded: .* more than "):
@@ -147,7 +147,7 @@ def test_a_call_beyond_a_bound_is_rejected_with_a_code(
         (("path",), {"pattern": ".", "glob": "{src,a}/*.{py,md}"}, "search_files"),
     ],
 )
-def test_a_search_that_filters_for_secrets_needs_a_person(
+def test_search_with_a_name_filter_that_matches_secret_files_needs_approval(
     work: Path, names: tuple[str, ...], arguments: dict[str, Any], tool: str
 ) -> None:
     assert translated(work, BuiltIn(Kind.SEARCH, names), arguments).tool == tool
@@ -170,13 +170,15 @@ def test_a_search_that_filters_for_secrets_needs_a_person(
         (None, {"files": [{"plain": "text"}, {"a": "b"}]}),
     ],
 )  # fmt: skip
-def test_the_paths_that_a_rule_sees(work: Path, built_in: BuiltIn | None, arguments: dict[str, Any]) -> None:
+def test_repository_rules_are_applied_to_all_paths_of_a_call(
+    work: Path, built_in: BuiltIn | None, arguments: dict[str, Any]
+) -> None:
     call = HookCall("codex", Moment.BEFORE, "s1", "c1", "Tool", arguments, str(work), built_in)
     workspace = Workspace(str(work), work.parent / ".config/hook")
     try:
         reads = translate(call, workspace, COMMANDS).touched.reads
         found = {name for path in reads for name in workspace.names(path)}
-    except HookLimitError:  # it does not run either
+    except HookLimitError:  # The hook denies a call that exceeds a limit, so its paths do not matter.
         return
     assert found & {f"{work}/plain/", f"{work}/secret dir/a key/"}
 
@@ -201,7 +203,7 @@ def test_the_paths_that_a_rule_sees(work: Path, built_in: BuiltIn | None, argume
         ),
     ],
 )
-def test_a_person_is_shown_the_whole_command_and_its_flags(work: Path, arguments: dict[str, Any], text: str) -> None:
+def test_user_sees_the_whole_command_and_its_arguments(work: Path, arguments: dict[str, Any], text: str) -> None:
     built_in = BuiltIn(Kind.SHELL, ("command",))
     call = HookCall("claude-code", Moment.BEFORE, "s1", "c1", "Bash", arguments, str(work), built_in)
     done, workspace = translated(work, built_in, arguments), Workspace(str(work), work.parent / ".config/hook")
@@ -237,7 +239,7 @@ PATCHES = {
 
 
 @pytest.mark.parametrize("row", range(len(PATCHES)))
-def test_a_patch_writes_the_files_that_it_names(work: Path, row: int) -> None:
+def test_patch_is_translated_to_writes_of_the_files_named_in_the_patch(work: Path, row: int) -> None:
     patch, (name, markings) = [*PATCHES.items()][row]
     done = translated(work, BuiltIn(Kind.WRITE, ("command",)), {"command": patch})
     assert done == entry(name, {"command": patch}, patch, *markings)
@@ -257,7 +259,7 @@ def test_a_patch_writes_the_files_that_it_names(work: Path, row: int) -> None:
         ({"path": "/x/.claude/settings.json"}, True),
     ],
 )
-def test_another_tool_keeps_its_name_and_arguments(work: Path, arguments: Any, *, is_guard: bool) -> None:
+def test_tool_that_is_not_built_in_keeps_its_name_and_arguments(work: Path, arguments: Any, *, is_guard: bool) -> None:
     import json
 
     arguments = json.loads(json.dumps(arguments).replace("HOME", str(work.parent)))
@@ -268,6 +270,6 @@ def test_another_tool_keeps_its_name_and_arguments(work: Path, arguments: Any, *
 
 
 @pytest.mark.parametrize("tool", ["plan_work", "read_file", "run_listed_command", "reach_outside"])
-def test_somebody_elses_tool_does_not_pass_for_an_entry(work: Path, tool: str) -> None:
+def test_server_tool_with_the_name_of_a_starter_entry_is_prefixed(work: Path, tool: str) -> None:
     arguments = {"tool": "Read", "input": {}, "target": "a"}
     assert translated(work, None, arguments, tool) == Translated(f"claude-code.{tool}", arguments, tool)

@@ -1,4 +1,4 @@
-"""Where a path lies, however it is spelled."""
+"""Each path belongs to a region, such as inside or outside of the workspace, however the path is written."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from pdp.hooks.workspace import Region, Workspace
 
 @pytest.fixture
 def person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home folder of a person: a repository in it, HOME, and links from one to the other."""
+    """Create the home folder of a user, with a repository, a hook's HOME, and links between these folders."""
     person = tmp_path / "person"
     monkeypatch.setenv("HOME", str(person))
     for folder in (".config/guard/hook/state", "work/.git/hooks", "work/src/deep", "work2", "other"):
@@ -113,36 +113,36 @@ READ_INSIDE = [
 
 
 @pytest.mark.parametrize("path", INSIDE, ids=ascii)
-def test_inside(person: Path, path: str) -> None:
+def test_path_in_the_workspace_has_the_region_inside(person: Path, path: str) -> None:
     assert region(person, path) is Region.INSIDE
 
 
 @pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: ascii(path[:40]))
-def test_outside(person: Path, path: str) -> None:
+def test_path_outside_of_the_workspace_has_the_region_outside(person: Path, path: str) -> None:
     assert region(person, path) is Region.OUTSIDE
 
 
 @pytest.mark.parametrize("path", GUARD, ids=ascii)
-def test_what_guards_the_agent(person: Path, path: str) -> None:
+def test_policy_files_and_links_to_policy_files_are_guarded(person: Path, path: str) -> None:
     assert region(person, path) is Region.GUARD
 
 
 @pytest.mark.parametrize("path", range(len(WRITE_GUARD)))
-def test_what_says_which_programs_start_is_not_written(person: Path, path: int) -> None:
+def test_writing_files_that_select_programs_to_run_is_guarded(person: Path, path: int) -> None:
     assert region(person, WRITE_GUARD[path], writes=True) is Region.GUARD
 
 
 @pytest.mark.parametrize("path", WRITE_INSIDE)
-def test_what_has_a_similar_name_is_written(person: Path, path: str) -> None:
+def test_files_with_names_similar_to_guarded_ones_can_be_written(person: Path, path: str) -> None:
     assert region(person, path, writes=True) is Region.INSIDE
 
 
-def test_files_that_start_by_themselves_need_a_person_to_be_written(person: Path) -> None:
+def test_writing_files_that_run_automatically_needs_approval(person: Path) -> None:
     found = {path: region(person, path, writes=True) for path in WRITE_ASKS}
     assert {path for path, each in found.items() if each is not Region.OUTSIDE} == set()
 
 
-def test_secrets_need_a_person_to_be_read(person: Path) -> None:
+def test_reading_secret_files_needs_approval(person: Path) -> None:
     assert {path for path in READ_ASKS if region(person, path) is not Region.OUTSIDE} == set()
     assert {path for path in READ_INSIDE if region(person, path) is not Region.INSIDE} == set()
     (person / "work/plain.txt").symlink_to(".env")
@@ -150,7 +150,7 @@ def test_secrets_need_a_person_to_be_read(person: Path) -> None:
     assert region(person, "plain.txt", writes=True) is Region.OUTSIDE
 
 
-def test_what_is_too_much_to_look_at_is_rejected(person: Path) -> None:
+def test_too_long_paths_and_commands_are_rejected(person: Path) -> None:
     workspace = Workspace(str(person / "work"), person / ".config/guard/hook")
     for call in (
         lambda: workspace.region("a/" * 300),
@@ -163,7 +163,7 @@ def test_what_is_too_much_to_look_at_is_rejected(person: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["~", "/", "..", "~/.config", "~/.config/guard", "out/..", "../.CONFIG"])
-def test_a_search_does_not_begin_above_the_policy(person: Path, path: str) -> None:
+def test_search_in_a_folder_that_contains_the_policy_is_guarded(person: Path, path: str) -> None:
     assert region(person, path, below=True) is Region.GUARD
     assert region(person, "..", cwd="other", below=True) is Region.GUARD
     assert region(person, "src", below=True) is Region.INSIDE
@@ -172,26 +172,28 @@ def test_a_search_does_not_begin_above_the_policy(person: Path, path: str) -> No
 @pytest.mark.parametrize(
     ("cwd", "path", "found"),
     [
-        ("work/src/deep", "../../a", Region.INSIDE),  # the whole repository
+        # The workspace is the whole repository, not only the working folder.
+        ("work/src/deep", "../../a", Region.INSIDE),
         ("into", "a", Region.INSIDE),
         ("into/src", "../a", Region.INSIDE),
-        ("work2", "a", Region.INSIDE),  # no repository: the working folder alone
+        ("work2", "a", Region.INSIDE),  # Outside of a repository, the workspace is the working folder.
         ("work2", "../work/a", Region.OUTSIDE),
-        (".", "work/a", Region.OUTSIDE),  # all of the person's files are no workspace
+        # The home folder or a folder above it is no workspace.
+        (".", "work/a", Region.OUTSIDE),
         ("..", "person/work/a", Region.OUTSIDE),
         ("/", "etc/passwd", Region.OUTSIDE),
         ("not there", "a", Region.OUTSIDE),
         ("work/file", "a", Region.GUARD),
         ("work/loop", "a", Region.OUTSIDE),
-        ("work/out", "a", Region.INSIDE),  # where the client works
+        ("work/out", "a", Region.INSIDE),  # `work/out` is the working folder of the client.
         (".config/guard/hook/state", "a", Region.GUARD),
     ],
 )
-def test_working_folders(person: Path, cwd: str, path: str, found: Region) -> None:
+def test_workspace_is_found_from_each_working_folder(person: Path, cwd: str, path: str, found: Region) -> None:
     assert region(person, path, cwd) is found
 
 
-def test_the_policies_of_the_gateway_are_no_part_of_a_workspace(person: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy_files_of_the_mcp_gateway_are_guarded(person: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     policies = default_home().parent
     (policies.parent / ".git").mkdir(parents=True, exist_ok=True)
@@ -200,12 +202,12 @@ def test_the_policies_of_the_gateway_are_no_part_of_a_workspace(person: Path, mo
     assert region(person, "pdp/gateway/x/governance.yaml", cwd, writes=True) is Region.GUARD
 
 
-def test_a_working_folder_that_goes(person: Path) -> None:
+def test_removed_working_folder_has_no_workspace(person: Path) -> None:
     shutil.rmtree(person / "work2")
     assert region(person, "a", "work2") is Region.OUTSIDE
 
 
-def test_a_home_that_is_a_repository_is_no_workspace(person: Path) -> None:
+def test_home_folder_that_is_a_repository_is_not_a_workspace(person: Path) -> None:
     (person / ".git").mkdir()
     assert region(person, "../other", "work2") is Region.OUTSIDE
     assert region(person, "other", ".") is Region.OUTSIDE
@@ -236,19 +238,19 @@ NOT_NAMING = [
 
 
 @pytest.mark.parametrize("line", range(len(NAMING)))
-def test_a_command_line_names_what_guards_the_agent(person: Path, line: int) -> None:
+def test_command_line_that_names_a_guarded_path_is_recognised(person: Path, line: int) -> None:
     workspace = Workspace(str(person / "work"), person / ".config/guard/hook")
     text = NAMING[line].replace("PERSON", str(person)).replace("/INSTALLED", str(Path(pdp.__file__).parent))
     assert workspace.names_guard(text, workspace.words(text))
 
 
 @pytest.mark.parametrize("line", range(len(NOT_NAMING)))
-def test_other_command_lines(person: Path, line: int) -> None:
+def test_command_line_without_a_guarded_path_is_not_reported(person: Path, line: int) -> None:
     workspace = Workspace(str(person / "work"), person / ".config/guard/hook")
     assert not workspace.names_guard(NOT_NAMING[line], workspace.words(NOT_NAMING[line]))
 
 
-def test_the_settings_of_a_repository_are_not_written_whatever_its_folder_is_called(person: Path) -> None:
+def test_git_settings_are_guarded_in_a_git_folder_of_any_name(person: Path) -> None:
     shutil.rmtree(person / "work/.git")
     (person / "work/.git").write_text("gitdir: ./bare\n")
     (person / "work/bare/objects").mkdir(parents=True)
@@ -260,7 +262,7 @@ def test_the_settings_of_a_repository_are_not_written_whatever_its_folder_is_cal
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_another_users_repository_above_widens_no_workspace(person: Path) -> None:
+def test_repository_of_another_user_does_not_widen_the_workspace(person: Path) -> None:
     (person / "shared/work").mkdir(parents=True)
     (person / "shared/.git").mkdir()
     assert region(person, "../a", "shared/work") is Region.INSIDE
@@ -268,7 +270,7 @@ def test_another_users_repository_above_widens_no_workspace(person: Path) -> Non
     assert region(person, "../a", "shared/work") is Region.OUTSIDE
 
 
-def test_a_folder_that_git_would_take_for_a_repository(person: Path) -> None:
+def test_folder_that_git_treats_as_a_repository_is_recognised(person: Path) -> None:
     def found(cwd: str) -> bool:
         return Workspace(str(person / cwd), person / ".config/guard/hook").has_foreign_repository()
 

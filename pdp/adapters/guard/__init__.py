@@ -1,1 +1,1 @@
-"""What adapters share: guard.py decides a call, lets its framework run it, and says what the model is told."""
+"""Code that all adapters share: guard.py decides a call, lets the framework run the tool, and returns the outcome."""

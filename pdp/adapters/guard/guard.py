@@ -1,6 +1,6 @@
-"""A call of a framework: decided, run by the framework's own executor, and what the model is told of it."""
+"""Decide a call of a framework's tool, let the framework run it, and return the outcome for the model."""
 
-from __future__ import annotations  # `checked` reads annotations as they are written
+from __future__ import annotations  # the decorator `checked` needs annotations as text
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -29,20 +29,15 @@ _log = logging.getLogger("pdp.adapters")
 
 _run: ContextVar[tuple[str, Callable[[dict[str, Any]], Any]]] = ContextVar("pdp_adapter_run")
 _SESSIONS: Final = 1024
-_FIX: Final = "correct the manifest's schema or the tool; `pdp scan` compares them"
+_FIX: Final = "correct the tool, or its schema in the manifest; `pdp scan` lists the differences"
 
 
 class FrameworkCall(NamedTuple):
-    """One call, as a framework has it.
+    """A tool call as a framework describes it. `arguments` are a dict, or the JSON text of an object.
 
-    Attributes:
-        arguments: an object, or JSON text of one.
-        call_id: the model's id of the call, where there is one.
-        context: the framework's trusted context: what the session is made of.
-        agent: the name of the agent that calls; it is the session's `agent` where that has none.
-        run_id: the framework's id of the run, or thread; likewise.
-        pauses: whether a held call is made again with the same id. Where the model has to make it again, its key is
-            made of the run and its arguments: the same call runs once in a run.
+    `context` is the framework's trusted context, which is passed to the session function. `agent` and `run_id` are used
+    if the session lacks them. Unless the framework `pauses`, a held call is made again with a new id. Its idempotency
+    key is then made of run, tool and arguments, so a call with the same arguments runs once in a run.
     """
 
     tool: str
@@ -55,7 +50,7 @@ class FrameworkCall(NamedTuple):
 
 
 class OutcomeKind(StrEnum):
-    """What there is to do: give the result (`RAN`), or only tell the model why there is none."""
+    """How a call ended. Only `RAN` has a result; the other kinds have a text for the model."""
 
     RAN = "ran"
     FAILED = "failed"
@@ -65,14 +60,10 @@ class OutcomeKind(StrEnum):
 
 
 class CallOutcome(NamedTuple):
-    """One call's end. Nothing has run unless its kind is RAN or FAILED.
+    """The outcome of a call. The tool has not run unless `kind` is RAN or FAILED.
 
-    Attributes:
-        text: what the model is told, never empty: the result as text, or codes and what is missing.
-        own: what the framework's executor returned, where that is still the result; else None, and `text` is.
-        value: the result as JSON, where it is; None of what did not run.
-        approval: what a HELD call waits for.
-        error: what the tool raised.
+    `text` is for the model, and never empty. `own` is the value that the framework's executor returned; None if the
+    policy replaced the result. `value` is the result as JSON. `error` is the exception that the tool raised.
     """
 
     kind: OutcomeKind
@@ -84,12 +75,12 @@ class CallOutcome(NamedTuple):
 
     @property
     def is_error(self) -> bool:
-        """Whether the model is told of an error: all but a result and a call that was dropped."""
+        """Whether the model gets an error: true for all kinds except RAN and DROPPED."""
         return self.kind not in (OutcomeKind.RAN, OutcomeKind.DROPPED)
 
     @property
     def pending(self) -> dict[str, Any] | None:
-        """What a framework's pause carries, as JSON: `{approval_id, tool, reasons, approvers, expires_at}`."""
+        """The data of a pause for approval, as JSON: `{approval_id, tool, reasons, approvers, expires_at}`."""
         approval = self.approval
         if approval is None:
             return None
@@ -102,17 +93,20 @@ class CallOutcome(NamedTuple):
         }
 
 
-UNDECIDED: Final = CallOutcome(OutcomeKind.DENIED, "pep.internal_error: the call could not be decided, and nothing ran")
+UNDECIDED: Final = CallOutcome(
+    OutcomeKind.DENIED, "pep.internal_error: the call could not be decided, so the tool did not run"
+)
 LEFT_OUT: Final = CallOutcome(
-    OutcomeKind.DENIED, "pdp.usage: the tool cannot run here, and nothing ran; the application's log says why"
+    OutcomeKind.DENIED,
+    "pdp.usage: the tool cannot run here, so it did not run; see the application's log for the reason",
 )
 UNKNOWN: Final = CallOutcome(
-    OutcomeKind.FAILED, "pep.internal_error: the tool ran, and its result could not be delivered"
+    OutcomeKind.FAILED, "pep.internal_error: the tool ran, but its result could not be delivered"
 )
 
 
 def outcome_of(evaluation: Evaluation, own: Any = None, content: Any = None) -> CallOutcome:
-    """Return what an evaluation came to; `own` is the executor's, and `content` what the tool gave by it."""
+    """Return the outcome of an evaluation. `own` is the executor's return value, `content` the result as JSON."""
     answer = evaluation.answer
     if evaluation.allowed:
         if evaluation.outcome.failure is not None:
@@ -131,25 +125,25 @@ class ToolGuard:
     """Decides the calls of a framework's tools. Safe to share between threads and tasks.
 
     Args:
-        pep: who decides; its own functions are not used, as the framework runs the tools.
-        session: whose calls these are: one session for all, or a function that makes it of the framework's context
-            for each call. It never comes from the model.
+        pep: decides the calls. The functions of `pep` are not used, because the framework runs the tools.
+        session: one session for all calls, or a function that returns the session for the framework's context of a
+            call. The session must never come from the model.
 
     Raises:
-        UsageError: a session that cannot be read, or an enforcement point with a registry.
+        UsageError: the session cannot be read, or `pep` has a registry.
     """
 
     @checked
     def __init__(self, pep: Pep, session: SessionSource) -> None:
         if pep.registry is not None:
             raise UsageError(
-                "an adapter's framework runs the tools, and this enforcement point has a registry that does",
-                hint="open another one, with Pep.from_project or Pep.from_files",
+                "`pep` has a registry that runs the tools, but with an adapter the framework must run them",
+                hint="pass a Pep without a registry, from Pep.from_project or Pep.from_files",
             )
         names = pep.manifest.tools
         self._pep = pep.with_changes(tools={name: partial(_body, name) for name in names})
         self._apep = pep.with_changes(tools={name: partial(_abody, name) for name in names})
-        self._tools = self._pep._parts.tools  # noqa: SLF001 - made here, as the next one is
+        self._tools = self._pep._parts.tools  # noqa: SLF001 - this Pep was just made here
         self._apep._parts.tools.defaults = self._tools.defaults  # noqa: SLF001
         self._source = session if callable(session) else None
         self._fixed = None if callable(session) else Session.read(session)
@@ -160,18 +154,15 @@ class ToolGuard:
 
     @property
     def manifest(self) -> EffectiveManifest:
-        """What the tools are held against."""
+        """The manifest that the tools are compared with."""
         return self._pep.manifest
 
     def check(self, schemas: Mapping[str, Mapping[str, Any]], *, in_run: bool = False) -> None:
-        """Compare the framework's tools with the manifest: by name, the JSON Schema of their arguments.
+        """Compare the framework's tools with the manifest. `schemas` has the JSON Schema of each tool's arguments.
 
-        A default that a tool has and its entry admits is decided with each call that leaves the argument out. A tool
-        that the manifest lacks is listed to nobody, and its calls are denied. In a run, so is one that is not as
-        declared, as an error would end the run under the framework's own frames.
-
-        Raises:
-            UsageError: outside of a run, a tool is not as declared; the message has every difference.
+        An omitted argument gets the tool's default before the decision, if the manifest's schema accepts it. Tools that
+        the manifest lacks are hidden, and their calls are denied. With `in_run`, differing tools are hidden and denied,
+        too, because an error would end the framework's run. Otherwise, a UsageError lists all differences.
         """
         faults: list[str] = []
         for name, schema in schemas.items():
@@ -188,15 +179,13 @@ class ToolGuard:
                 self._checked[name] = shown
             elif in_run:
                 self.leave_out(
-                    name, f"it is not as manifest {self.manifest.version} declares it: {'; '.join(found)}. {_FIX}"
+                    name, f"the tool differs from manifest {self.manifest.version}: {'; '.join(found)}. {_FIX}"
                 )
         if faults and not in_run:
-            raise UsageError(
-                f"tools are not as manifest {self.manifest.version} declares them: {'; '.join(faults)}", hint=_FIX
-            )
+            raise UsageError(f"tools differ from manifest {self.manifest.version}: {'; '.join(faults)}", hint=_FIX)
 
     def leave_out(self, name: str, why: str) -> None:
-        """List a tool to nobody and deny its calls, until it is checked again; say why in the log, once."""
+        """Hide a tool and deny its calls until it is checked again. Log the reason once."""
         self._checked.pop(name, None)
         self._left_out.add(name)
         self._say(name, why)
@@ -207,24 +196,23 @@ class ToolGuard:
         run: Callable[[dict[str, Any]], Any],
         content: Callable[[Any], Any] | None = None,
     ) -> CallOutcome:
-        """Decide a call and, on ALLOW alone, run it with `run`, which takes the decided arguments.
+        """Decide a call and, on ALLOW, run it with the decided arguments. Any failure to decide is a DENY.
 
-        `content` returns, of what `run` returns, the part that is the tool's result as JSON; by itself, all of it.
-        Whatever fails is a DENY. What `run` raises is the outcome's `error`.
+        An exception of the framework's executor `run` is the outcome's `error`. `content` makes JSON of a result.
         """
-        own: list[Any] = []
+        results: list[Any] = []
 
         def running(arguments: dict[str, Any]) -> Any:
-            own[:] = (result := run(arguments), result if content is None else content(result))
-            return own[1]
+            results[:] = (result := run(arguments), result if content is None else content(result))
+            return results[1]
 
         try:
-            proposal, session = self._asked(call)
+            proposal, session = self._prepared(call)
             with set_within(_run, (call.tool, running)):
                 evaluation = self._pep.call(proposal, session, tool_call_id=call.call_id)
-            return outcome_of(evaluation, *own)
-        except Exception as error:  # noqa: BLE001 - whatever fails is a DENY
-            return _undecided(call, error, has_run=bool(own))
+            return outcome_of(evaluation, *results)
+        except Exception as error:  # noqa: BLE001 - any failure is a DENY
+            return _undecided(call, error, has_run=bool(results))
 
     async def acall(
         self,
@@ -233,62 +221,61 @@ class ToolGuard:
         content: Callable[[Any], Any] | None = None,
     ) -> CallOutcome:
         """Async variant of `call`."""
-        own: list[Any] = []
+        results: list[Any] = []
 
         async def running(arguments: dict[str, Any]) -> Any:
             result = await run(arguments)
-            own[:] = (result, result if content is None else content(result))
-            return own[1]
+            results[:] = (result, result if content is None else content(result))
+            return results[1]
 
         try:
-            proposal, session = self._asked(call)
+            proposal, session = self._prepared(call)
             with set_within(_run, (call.tool, running)):
                 evaluation = await self._apep.acall(proposal, session, tool_call_id=call.call_id)
-            return outcome_of(evaluation, *own)
-        except Exception as error:  # noqa: BLE001 - as above
-            return _undecided(call, error, has_run=bool(own))
+            return outcome_of(evaluation, *results)
+        except Exception as error:  # noqa: BLE001 - any failure is a DENY
+            return _undecided(call, error, has_run=bool(results))
 
     async def aask(self, call: FrameworkCall) -> CallOutcome:
-        """Decide a call that the framework would make later, and run nothing; one to be HELD has its approval opened.
+        """Decide a call that the framework may make later, and open the approval that the call needs, if any.
 
-        The kind is RAN where it would be allowed. To make the call is to decide it again.
+        The outcome's kind is RAN if the call would be allowed. The call is decided again when the framework makes it.
         """
         try:
-            return outcome_of(await self._apep.adecide(*self._asked(call), tool_call_id=call.call_id, hold=True))
-        except Exception as error:  # noqa: BLE001 - as above
+            return outcome_of(await self._apep.adecide(*self._prepared(call), tool_call_id=call.call_id, hold=True))
+        except Exception as error:  # noqa: BLE001 - any failure is a DENY
             return _undecided(call, error)
 
     def reject(self, call: FrameworkCall, answers: Iterable[Any]) -> CallOutcome | None:
-        """Take a call back that the application rejects as it resumes the run: its approval is withdrawn; nothing runs.
+        """If an answer rejects the call, withdraw the call's approval and return the denial; otherwise return None.
 
-        Of `answers` counts `{"type": "reject", "approval_id": ID}`, perhaps with a `message`. None: no such one is for
-        this very call.
+        Only answers `{"type": "reject", "approval_id": ID}` count, with an optional `message`.
         """
         try:
             for answer in answers:
                 if not isinstance(answer, dict) or answer.get("type") != "reject" or "approval_id" not in answer:
                     continue
-                proposal, session = self._asked(call)
+                proposal, session = self._prepared(call)
                 held = self._pep.decide(proposal, session, tool_call_id=call.call_id, hold=True).approval
                 approvals = self._pep.approvals
                 if held and approvals and approvals.get(answer["approval_id"]).call_digest == held.call_digest:
                     person = {name: claim for name, claim in session.claims.items() if name != "act"}
                     approvals.withdraw(held.id, person)
-                    why = answer.get("message") or "no reason is given"
-                    return CallOutcome(OutcomeKind.DENIED, f"rejected, and nothing ran: {why}")
-        except Exception as error:  # noqa: BLE001 - as above
+                    why = answer.get("message") or "no reason given"
+                    return CallOutcome(OutcomeKind.DENIED, f"rejected, so the tool did not run: {why}")
+        except Exception as error:  # noqa: BLE001 - any failure is a DENY
             return _undecided(call, error)
         return None
 
     def visible(
         self, names: Collection[str], context: Any = None, agent: str | None = None, run_id: str | None = None
     ) -> set[str]:
-        """Return which of these tools the caller can ever use; none where that cannot be told."""
+        """Return the names of tools that the caller can ever use, or an empty set after an error."""
         try:
             session = self._session(FrameworkCall("", {}, None, context, agent, run_id))
             return _shown({*names} - self._left_out, self._pep.visible_tools(session))
-        except Exception:  # noqa: BLE001 - as above
-            _log.exception("tools could not be listed, and none is shown")
+        except Exception:  # noqa: BLE001 - any failure hides the tools
+            _log.exception("could not list the tools, so no tool is shown")
             return set()
 
     async def avisible(
@@ -298,11 +285,11 @@ class ToolGuard:
         try:
             session = self._session(FrameworkCall("", {}, None, context, agent, run_id))
             return _shown({*names} - self._left_out, await self._apep.avisible_tools(session))
-        except Exception:  # noqa: BLE001 - as above
-            _log.exception("tools could not be listed, and none is shown")
+        except Exception:  # noqa: BLE001 - any failure hides the tools
+            _log.exception("could not list the tools, so no tool is shown")
             return set()
 
-    def _asked(self, call: FrameworkCall) -> tuple[dict[str, Any], Session]:
+    def _prepared(self, call: FrameworkCall) -> tuple[dict[str, Any], Session]:
         if call.tool in self._left_out:
             raise _LeftOutError
         if isinstance(call.arguments, str):
@@ -325,11 +312,11 @@ class ToolGuard:
             return self._filled(call.agent, call.run_id, key)
         if isinstance(given, Session):
             return _with(given, call.agent, call.run_id, key)
-        known = {"agent": call.agent, "run_id": call.run_id, "idempotency_key": key}
-        return Session.read({**known, **{name: value for name, value in given.items() if value is not None}})
+        defaults = {"agent": call.agent, "run_id": call.run_id, "idempotency_key": key}
+        return Session.read({**defaults, **{name: value for name, value in given.items() if value is not None}})
 
     def _key(self, call: FrameworkCall, run_id: str | None) -> str | None:
-        """Return what names this call where its tool needs a key and derives none: a replay is the same call."""
+        """Return the idempotency key that a call needs and the manifest does not derive; None if no key is needed."""
         entry = self.manifest.tools.get(call.tool)
         named = call.call_id if call.pauses else [call.tool, call.arguments]
         if entry is None or not entry.idempotency.required or entry.derives_key or run_id is None or named is None:
@@ -341,9 +328,8 @@ class ToolGuard:
 
 
 def _with(session: Session, agent: str | None, run_id: str | None, key: str | None) -> Session:
-    """Return the session with what it does not state itself."""
-    known = {"agent": agent, "run_id": run_id, "idempotency_key": key}
-    changes = {name: value for name, value in known.items() if value is not None and getattr(session, name) is None}
+    defaults = {"agent": agent, "run_id": run_id, "idempotency_key": key}
+    changes = {name: value for name, value in defaults.items() if value is not None and getattr(session, name) is None}
     return session.with_changes(**changes) if changes else session
 
 
@@ -356,10 +342,10 @@ async def _abody(tool: str, /, **arguments: Any) -> Any:
 
 
 def _run_of(tool: str) -> Callable[[dict[str, Any]], Any]:
-    """Return what runs the tool. The framework runs the one that it asked for, whatever a policy puts in its place."""
-    asked, run = _run.get()
-    if asked != tool:
-        message = f"the policy has {tool} run in place of {asked}, and the framework runs {asked} alone"
+    """Return the framework's executor. Raise `ToolUnavailableError` if the policy has replaced the tool."""
+    proposed, run = _run.get()
+    if proposed != tool:
+        message = f"the policy replaced {proposed} with {tool}, but the framework can only run {proposed}"
         raise ToolUnavailableError(message, details={"effect": "none"})
     return run
 
@@ -369,11 +355,11 @@ def _shown(names: Collection[str], visible: Mapping[str, Visibility]) -> set[str
 
 
 class _LeftOutError(Exception):
-    """The tool of a call is left out."""
+    """The called tool was left out, so it is hidden and its calls are denied."""
 
 
 def _undecided(call: FrameworkCall, error: Exception, *, has_run: bool = False) -> CallOutcome:
     if isinstance(error, _LeftOutError):
         return LEFT_OUT
-    _log.exception("a call of %.128r has failed in its enforcement point", call.tool)
+    _log.exception("could not decide or deliver a call of tool %.128r", call.tool)
     return UNKNOWN if has_run else UNDECIDED

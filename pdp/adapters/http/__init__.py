@@ -1,5 +1,5 @@
-"""Requests over HTTP as calls of tools, for asgi.py.
+"""HTTP requests as tool calls, for asgi.py.
 
-- request.py: the tool of a method and path, its arguments, the request of decided arguments
-- response.py: an application's response, held back; and problems
+- request.py: finds the tool of a request, reads its arguments, writes the request with the decided arguments
+- response.py: buffers the application's response, and sends problem details
 """

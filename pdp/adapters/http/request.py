@@ -1,7 +1,4 @@
-"""A request over HTTP as the call of a tool: its route, its arguments, and the request that decided arguments make.
-
-An application gets a request that is written from what was decided, so that it reads nothing else into it.
-"""
+"""Read an HTTP request as a tool call, and write a new request that holds only the decided arguments."""
 
 import json
 import re
@@ -17,21 +14,21 @@ from pdp.json import MAX_VALUES, JsonValueError, parse_json
 from pdp.manifest.foreign.openapi import operations
 
 OPEN: Final = ""
-"""In the place of a tool: the route is none."""
+"""The value of `Route.tool` for an open route, whose requests pass without a decision."""
 
 _METHODS: Final = frozenset(("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE", "WEBSOCKET"))
 _SEGMENT: Final = re.compile(r"\{([A-Za-z_]\w*)\}|[^{}]*")
 
 
 class Route(NamedTuple):
-    """A method and a path of `segments`; those in braces have a value. `tool`: its name, or OPEN."""
+    """An HTTP method and a path's `segments`. Segments in braces match any value. `tool` is a tool or OPEN."""
 
     method: str
     segments: tuple[str, ...]
     tool: str
 
     def values(self, segments: list[str]) -> dict[str, str] | None:
-        """Return the values in a path; None: it is another one."""
+        """Return the values of the segments in braces, or None if the path does not match."""
         values = {}
         for name, value in zip(self.segments, segments, strict=True):
             if name[:1] == "{" and value not in ("", ".", ".."):
@@ -41,20 +38,23 @@ class Route(NamedTuple):
         return values
 
     def path(self, values: Mapping[str, str]) -> str:
-        """Return the path with these values, not encoded."""
+        """Return the path with `values` in place of the braces, without percent-encoding."""
         return "/".join(values[name[1:-1]] if name[:1] == "{" else name for name in self.segments)
 
 
 class ToolRoutes:
-    """The routes of an application, by `METHOD /path/{argument}`: those of tools, and those that are open.
+    """The routes of an application, each written as `METHOD /path/{argument}`.
 
-    UsageError: it cannot be read.
+    `tools` has the tool of each route. Routes in `is_open` pass undecided. A route in both mappings is a `UsageError`.
     """
 
     def __init__(self, tools: Mapping[str, str], is_open: Collection[str]) -> None:
         both = {*tools}.intersection(is_open)
         if both:
-            raise UsageError(f"{min(both)}: is of a tool and open", hint="state it once")
+            raise UsageError(
+                f"route {min(both)!r} is in `tools` and in `is_open`",
+                hint="remove the route from `tools` or from `is_open`",
+            )
         stated = {**tools, **dict.fromkeys(is_open, OPEN)}
         self._routes: dict[tuple[str, int], list[Route]] = {}
         for text, tool in stated.items():
@@ -62,7 +62,7 @@ class ToolRoutes:
             self._routes.setdefault((route.method, len(route.segments)), []).append(route)
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | None:
-        """Return the route of a request and the values in its path; None: there is none, or there are several."""
+        """Return the route of a request and the values in its path, or None unless exactly one route matches."""
         segments = path.split("/")
         found = [
             (route, values)
@@ -73,13 +73,10 @@ class ToolRoutes:
 
 
 def tools_of_openapi(document: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the routes of an OpenAPI 3 document with their `operationId`, and of each the schema of its arguments.
-
-    UsageError: it is not one, or an operation cannot be read.
-    """
+    """Return the tool (`operationId`) of each route, and each tool's schema. Raise `UsageError` for faults."""
     tools = [each for each in operations(document, headers=False) if each.id is not None]
     for fault in (f"{each.id}: {each.fault}" for each in tools if each.fault):
-        raise UsageError(fault, hint="correct the document, or name the routes without it")
+        raise UsageError(fault, hint="correct the OpenAPI document, or list the routes and tools by hand")
     return {f"{at.method} {at.path}": str(at.id) for at in tools}, {str(at.id): at.schema for at in tools}
 
 
@@ -88,21 +85,23 @@ def _route(text: str, tool: str) -> Route:
     segments = tuple(path.split("/"))
     if method not in _METHODS or not path.startswith("/") or not all(map(_SEGMENT.fullmatch, segments)):
         raise UsageError(
-            f"{text!r:.100}: no route", hint="write it as POST /wires/{id}, an argument for a whole segment"
+            f"{text!r:.100} is not a route",
+            hint="write a route such as POST /wires/{id}; an argument must be a whole path segment",
         )
     return Route(method, segments, tool)
 
 
 _WITH_BODY: Final = frozenset(("PATCH", "POST", "PUT"))
 _MOST_FIELDS: Final = 1000
-# Of the body, which is written anew; and what would have the response encoded, which nobody could read then.
+# The body is rewritten, so headers that describe the old body are dropped. A compressed response cannot be read here,
+# so `accept-encoding` is dropped as well.
 _DROPPED: Final = frozenset(
     (b"accept-encoding", b"content-encoding", b"content-length", b"content-type", b"transfer-encoding")
 )
 
 
 class RequestArguments(NamedTuple):
-    """What a request asks: `path`, `query` and `body` are disjoint; `body` is None where it has none."""
+    """The arguments of a request, by source. A name occurs in one source only. If there is no body, `body` is None."""
 
     path: dict[str, Any]
     query: dict[str, Any]
@@ -110,17 +109,14 @@ class RequestArguments(NamedTuple):
 
     @property
     def all(self) -> dict[str, Any]:
-        """All of them, by name."""
+        """All arguments, by name."""
         return {**self.path, **self.query, **(self.body or {})}
 
 
 def read_arguments(
     scope: Mapping[str, Any], body: bytes, path: Mapping[str, str], schema: Mapping[str, Any]
 ) -> RequestArguments:
-    """Return a request's arguments; in path and query, texts become what the tool's schema says that they are.
-
-    UsageError: they cannot be told for certain: a name that is there twice, a body that is not a JSON object.
-    """
+    """Return a request's arguments, typed by the tool's schema. Raise `UsageError` for a malformed request."""
     stated = schema.get("properties", {})
     try:
         text = scope["query_string"].decode("ascii")
@@ -131,23 +127,26 @@ def read_arguments(
         own = {name: _typed(name, [value], stated.get(name)) for name, value in path.items()}
         given = _object(scope, body) if body else None
     except (UnicodeError, ValueError) as error:
-        raise UsageError(f"the request cannot be read: {error!s:.200}", hint="send it well-formed") from None
+        raise UsageError(
+            f"malformed request: {error!s:.200}", hint="send a JSON object, and each argument once"
+        ) from None
     found = RequestArguments(own, query, given)
     if len(found.all) < len(own) + len(query) + len(given or ()):
-        raise UsageError("an argument is in the request twice", hint="state it once: in path, query or body")
+        raise UsageError(
+            "an argument is in the request twice", hint="send each argument once, in the path, the query or the body"
+        )
     return found
 
 
-def written(
+def decided_request(
     scope: Mapping[str, Any], route: Route, asked: RequestArguments, decided: Mapping[str, Any]
 ) -> tuple[dict[str, Any], bytes]:
-    """Return the scope and the body of the request with the decided arguments; each stays where it was.
-
-    ToolUnavailableError: one cannot be written there, as text of a path with a slash in it.
-    """
+    """Return ASGI scope and body with the decided arguments. Raise `ToolUnavailableError` if this is impossible."""
     path = {name: _text(name, decided.get(name)) for name in asked.path}
     if any(not text or text in (".", "..") or "/" in text for text in path.values()):
-        raise ToolUnavailableError("an argument cannot be written in a path", details={"effect": "none"})
+        raise ToolUnavailableError(
+            "an argument of the decided call cannot be written into the URL's path", details={"effect": "none"}
+        )
     others = {name: value for name, value in decided.items() if name not in path}
     has_body = asked.body is not None or (route.method in _WITH_BODY and not others.keys() <= asked.query.keys())
     query = {name: value for name, value in others.items() if name in asked.query or not has_body}
@@ -168,10 +167,7 @@ def written(
 
 
 def local_path(scope: Mapping[str, Any]) -> str:
-    """Return the path within the application: without the one that it is mounted at.
-
-    Empty where a slash in it was encoded, and nobody knows what is meant.
-    """
+    """Return the path within the application's mount; an empty text if an encoded slash makes it ambiguous."""
     path, root, raw = str(scope["path"]), str(scope.get("root_path", "")), scope.get("raw_path")
     if raw is not None and raw.partition(b"?")[0].count(b"/") != path.count("/"):
         return ""
@@ -183,10 +179,10 @@ def _object(scope: Mapping[str, Any], body: bytes) -> dict[str, Any]:
     kinds = [value.partition(";")[0].strip() for name, value in headers if name == b"content-type"]
     coded = [value for name, value in headers if name == b"content-encoding" and value != "identity"]
     if kinds != ["application/json"] or coded:
-        raise JsonValueError("its body is not plain application/json")
+        raise JsonValueError("the body is not plain application/json")
     value = parse_json(body, most=MAX_VALUES)
     if not isinstance(value, dict):
-        raise JsonValueError("its body is no JSON object")
+        raise JsonValueError("the body is not a JSON object")
     return value
 
 
@@ -196,7 +192,7 @@ def _typed(name: str, texts: list[str], schema: Any) -> Any:
     if "array" in kinds:
         return [_typed(name, [text], schema.get("items")) for text in texts]
     if len(texts) > 1:
-        raise ValueError(f"{name:.60} is there twice")
+        raise ValueError(f"{name:.60} is in the query more than once, but is not a list")
     if not kinds or "string" in kinds:
         return texts[0]
     try:

@@ -1,4 +1,4 @@
-"""An application's response, held back until it is decided upon; and those that say why there is none."""
+"""A buffered response of an application, and problem details for calls without a result."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
@@ -11,12 +11,12 @@ from pdp.execution.failures import ToolError
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-_FAILED: Final = 400  # the first status that is an error
+_FAILED: Final = 400  # Responses from this HTTP status on are errors.
 _UNUSABLE: Final = 502
 
 
 class HeldResponse:
-    """What an application sends in answer to one request: at most `longest` bytes."""
+    """Buffers an application's response to one request, with a body of at most `longest` bytes."""
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
@@ -24,7 +24,7 @@ class HeldResponse:
         self._body = bytearray()
 
     async def take(self, message: MutableMapping[str, Any]) -> None:
-        """Take a message; what is not the start or a part of the body is dropped. ToolError: it is too long."""
+        """Add an ASGI message; only response start and body are kept. Raise `ToolError` if the body is too long."""
         if message["type"] == "http.response.start":
             self._start = message
         elif message["type"] == "http.response.body" and self._start["status"] != _UNUSABLE:
@@ -34,7 +34,7 @@ class HeldResponse:
                 raise ToolError(f"the response is longer than {self._longest} bytes")
 
     def check(self) -> None:
-        """ToolError: it says that the tool failed, or cannot be read."""
+        """Raise `ToolError` if the status is an error, or if the body is compressed, so that it cannot be read."""
         if self._header(b"content-encoding") not in ("", "identity"):
             self._drop()
         if self.status >= _FAILED:
@@ -43,17 +43,17 @@ class HeldResponse:
 
     @property
     def status(self) -> int:
-        """The status; 500 where none was sent."""
+        """The HTTP status; 500 if the application sent none."""
         return int(self._start["status"])
 
     @property
     def error(self) -> int:
-        """The status, of a tool that failed: that of an error."""
+        """The HTTP status to report for a failed tool: the application's error status, else 500."""
         return self.status if self.status >= _FAILED else 500
 
     @property
     def content(self) -> Any:
-        """The body as JSON, or as text."""
+        """The body as parsed JSON or as text; None if the body is empty."""
         kind = self._header(b"content-type").partition(";")[0].strip()
         if kind == "application/json" or kind.endswith("+json"):
             try:
@@ -63,7 +63,7 @@ class HeldResponse:
         return self._body.decode(errors="replace") if self._body else None
 
     async def send(self, send: Send) -> None:
-        """Send it on as it is."""
+        """Send the buffered response unchanged."""
         await send(self._start)
         await send({"type": "http.response.body", "body": bytes(self._body)})
 
@@ -76,7 +76,7 @@ class HeldResponse:
 
 
 async def send_json(send: Send, status: int, value: Any, kind: bytes = b"application/json") -> None:
-    """Send a response of our own."""
+    """Send a response with a JSON body."""
     body = orjson.dumps(value)
     headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), (b"cache-control", b"no-store")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -84,7 +84,7 @@ async def send_json(send: Send, status: int, value: Any, kind: bytes = b"applica
 
 
 async def send_problem(send: Send, status: int, text: str, outcome: CallOutcome | None = None) -> None:
-    """Send why there is no result (RFC 9457): `code`, `detail`, and of a held call its `approval`."""
+    """Send problem details (RFC 9457) with `code` and `detail`, and the `approval` of a held call."""
     problem = {"title": HTTPStatus(status).phrase, "status": status, "code": text.partition(":")[0], "detail": text}
     if outcome is not None:
         problem["outcome"] = outcome.kind

@@ -1,6 +1,6 @@
-"""A client's own configuration: our hook put in, taken out again to the byte, and proved to hold.
+"""Change the configuration of a client: install the hook, check that the hook works, and remove all traces of the hook.
 
-- clients.py: the clients: where their configuration lies, and what a hook of ours is in it
-- installation.py: what would become of a file, then the change; what was there is stored first
-- check.py: whether a call that must be denied is denied, by the settings that count in a folder
+- clients.py: the clients, their configuration files, and the settings of the hook
+- installation.py: plans and makes the change of a file, after storing the original
+- check.py: checks that no setting disables the hook in a folder, and that the hook denies a call
 """

@@ -1,4 +1,4 @@
-"""The clients whose configuration is changed: where it lies, and what a hook of ours is in it."""
+"""The clients in whose configuration the hook can be installed, with their files and the settings of the hook."""
 
 import os
 import re
@@ -22,15 +22,13 @@ HOOKS: Final = "hooks"
 
 @dataclass(frozen=True, slots=True)
 class HookClient:
-    """A client; its program has the first word of its name.
+    """A client and its configuration files: `user` in the home folder, `project` in the working folder.
 
-    Attributes:
-        user: its configuration, from the home folder; `variable` names another folder for the first in it.
-        project: the same, from the working folder. others: more files that count, from there or absolute.
-        in_groups: whether handlers stand in groups with a matcher. command: the member of a handler for its line.
-        blocks: the member that makes a failed hook deny, and the first version that knows it.
-        also: members that its settings have beside hooks.
-        demands: a member that must be true, by the object it is in, and the first version that is known to have it.
+    The environment variable `variable` replaces the first folder of `user`. `others` are further settings files that
+    apply. The field `command` of a handler is its command line. With `in_groups`, handlers are in groups with a
+    matcher. `blocks` is the field that makes a failed hook deny the call, its value, and the first version that knows
+    the field. `also` are fields that the settings need beside the hooks. `demands` is a setting that must be true: the
+    object around the setting, the setting's name, and the first version known to have the setting.
     """
 
     name: str
@@ -45,45 +43,50 @@ class HookClient:
     demands: tuple[str, str, tuple[int, ...]] | None = None
 
     @property
+    def program(self) -> str:
+        """The name of the client's program."""
+        return self.name.partition("-")[0]
+
+    @property
     def events(self) -> Mapping[str, Moment]:
-        """What each event is for; the first is that of every tool before it runs."""
+        """The moment of each event by name. The first event is sent before each run of any tool."""
         return DIALECTS[self.name].events
 
     def path(self, scope: Scope) -> Path:
-        """Return the file of a scope, absolute."""
+        """Return the absolute path of the user's or the project's settings file."""
         if scope == "project":
             return Path.cwd() / self.project
         folder, *names = Path(self.user).parts
         return Path(os.environ.get(self.variable) or Path.home() / folder).absolute().joinpath(*names)
 
     def line(self, home: Path) -> str:
-        """Return the command line that asks the policy of `home`, and denies whatever else happens."""
+        """Return the command line that asks the policy in `home`, and denies the call if anything fails."""
         words = shlex.join([sys.executable, "-I", "-S", str(Path(ask.__file__).resolve()), self.name, str(home)])
-        # A POSIX shell, whichever the client takes, and without `$`, which Gemini CLI expands.
+        # /bin/sh runs the command, whichever shell the client uses. It has no `$`, which Gemini CLI would expand.
         return shlex.join(["/bin/sh", "-c", f"{words} || {{ echo pdp: the call does not run >&2; exit 2; }}"])
 
-    def entry(self, home: Path) -> dict[str, Any]:
-        """Return what stands below each event, without a time: after one, some clients let the call run."""
+    def entry(self, home: Path, version: tuple[int, ...] | None = None) -> dict[str, Any]:
+        """Return the hook's settings for any event. Some clients run a call after a time-out, so no limit is set."""
         handler: dict[str, Any] = {"type": "command", self.command: self.line(home)}
-        # A member that the installed version does not know may void the hook.
-        if self.blocks is not None and self.version() >= self.blocks[2]:
+        # An older version of the client may reject the hook because of an unknown field.
+        if self.blocks is not None and (self.version() if version is None else version) >= self.blocks[2]:
             handler |= {self.blocks[0]: self.blocks[1]}
         return {"matcher": "*", HOOKS: [handler]} if self.in_groups else handler
 
     def is_ours(self, handler: Mapping[str, Any]) -> bool:
-        """Whether a handler runs our program, of whichever installation and policy."""
+        """Return whether a handler runs ask.py, of any installation and with any policy."""
         line = handler.get(self.command)
         return isinstance(line, str) and "pdp/hooks/ask.py" in line
 
     def version(self) -> tuple[int, ...]:
-        """Return the version that is installed; where it is unknown, lower than any."""
-        program = shutil.which(self.name.partition("-")[0]) or ""
+        """Return the installed version of the client, or an empty tuple if the version is unknown."""
+        program = shutil.which(self.program) or ""
         try:
-            said = subprocess.run([program, "--version"], capture_output=True, timeout=20, check=True).stdout  # noqa: S603
+            output = subprocess.run([program, "--version"], capture_output=True, timeout=20, check=True).stdout  # noqa: S603
         except (OSError, subprocess.SubprocessError):
             return ()
-        found = re.search(rb"\d+\.\d+\.\d+", said)
-        return tuple(map(int, found[0].split(b"."))) if found else ()
+        version = re.search(rb"\d+\.\d+\.\d+", output)
+        return tuple(map(int, version[0].split(b"."))) if version else ()
 
 
 CLIENTS: Final[Mapping[str, HookClient]] = MappingProxyType({client.name: client for client in (
@@ -100,7 +103,7 @@ CLIENTS: Final[Mapping[str, HookClient]] = MappingProxyType({client.name: client
     ),
     HookClient(
         "gemini-cli", ".gemini/settings.json", ".gemini/settings.json",
-        # Else it loads `.env` of the folder, and runs hooks by a shell that BASH_ENV in there can stop.
+        # Without this setting, Gemini CLI loads the workspace's `.env`, whose BASH_ENV can stop the shell of a hook.
         others=("/etc/gemini-cli/*.json",), demands=("advanced", "ignoreLocalEnv", (0, 42)),
     ),
     HookClient(
@@ -108,4 +111,4 @@ CLIENTS: Final[Mapping[str, HookClient]] = MappingProxyType({client.name: client
         in_groups=False, command="bash", also={"version": 1},
     ),
 )})  # fmt: skip
-"""The clients by their names, which are those of their dialects."""
+"""The clients by name. A client and its dialect have the same name."""

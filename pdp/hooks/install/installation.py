@@ -1,7 +1,4 @@
-"""Install and uninstall: what would become of a client's file, then the change.
-
-What was there is stored before it is changed, so that either works again after a crash anywhere between.
-"""
+"""Install and uninstall the hook: plan the change of a client's file, store the original, then make the change."""
 
 import getpass
 import hashlib
@@ -25,8 +22,8 @@ from pdp.hooks.starter import starter_files
 _RECORDS: Final = "installed"
 
 
-class _Record(NamedTuple):
-    """What is stored of a file: what it was (in Latin-1; None: not there), a digest of what it became, new folders."""
+class _InstallRecord(NamedTuple):
+    """A changed file: original content in Latin-1 (None: no file), digest of the new content, and created folders."""
 
     client: str
     original: str | None
@@ -35,26 +32,26 @@ class _Record(NamedTuple):
 
 
 class SettingsChange(NamedTuple):
-    """What is to become of a file, `path` behind any link; None: no file. `record`: of an installation."""
+    """The planned change of a file. `path` is `file` with links resolved; `after` is None if the file is removed."""
 
     file: Path
     path: Path
     before: bytes | None
     after: bytes | None
     note: str
-    record: _Record | None = None
+    record: _InstallRecord | None = None
 
     def lines(self) -> Iterator[str]:
-        """Return the note, and a unified diff where something changes."""
+        """Yield the lines of a report: the note, then a unified diff if the content changes."""
         yield f"{self.path}{f' (behind the link {self.file})' * (self.path != self.file)}: {self.note}"
         before, after = ((content or b"").decode(errors="replace").splitlines() for content in self[2:4])
         yield from unified_diff(before, after, str(self.path), str(self.path), lineterm="")
 
 
 def make_home(home: Path) -> None:
-    """Make the folder of the policy from the starter, with its store. What is there is not overwritten.
+    """Create HOME with the files of the starter and a store. Existing files are kept.
 
-    UsageError: it is not the user's alone, or what is in it cannot decide.
+    Raise `UsageError` if other users can use the folder, or its files are not a valid policy.
     """
     for folder in (home, home / STATE, home / STATE / _RECORDS):
         folder.mkdir(mode=0o700, parents=folder == home, exist_ok=True)
@@ -70,9 +67,9 @@ def make_home(home: Path) -> None:
 
 
 def read_configuration(file: Path, *, own: bool = False) -> tuple[Path, bytes | None, dict[str, Any]]:
-    """Return a file's path behind any link, its bytes (None where there is none), and the JSON object that it is.
+    """Return a file's path with links resolved, its bytes (None if it does not exist), and its JSON object.
 
-    UsageError: it is no plain file, not readable, not JSON without comments; or with `own`, it or a link is another's.
+    Raise `UsageError` if the file is not plain JSON, or, with `own`, if another user owns the file or a link to it.
     """
     path = Path(os.path.realpath(file))
     if own and any(place.lstat().st_uid != os.geteuid() for place in (file, path) if os.path.lexists(place)):
@@ -80,53 +77,56 @@ def read_configuration(file: Path, *, own: bool = False) -> tuple[Path, bytes | 
     if not os.path.lexists(path):
         return path, None, {}
     if not path.is_file():
-        raise UsageError(f"{file}: is not a plain file", hint="move it away")
+        raise UsageError(f"{file}: is not a regular file", hint="move it away")
     content = read_bytes(path)
-    # With a comment in it, Claude Code and Codex drop the whole file, and of Gemini CLI's it would be lost.
+    # A file with comments is not JSON: Claude Code and Codex ignore it, and rewriting the file of Gemini CLI would lose
+    # the comments.
     if content.strip() and not isinstance(read_document(file, text=content).value, dict):
-        raise UsageError(f"{file}: expected a JSON object", hint="mend it, or move it away")
+        raise UsageError(f"{file}: expected a JSON object", hint="correct it, or move it away")
     return path, content, json.loads(decode(content, str(file)).strip() or "{}")
 
 
 def installation(client: HookClient, file: Path, home: Path) -> SettingsChange:
-    """Return what makes a client ask the policy of `home`. UsageError: the file cannot be changed."""
+    """Plan the change that makes a client ask the policy in `home`. Raise `UsageError` if this is impossible."""
     path, content, value = read_configuration(file, own=True)
     hooks = without_ours(value.get(HOOKS), client) or {}
     if not isinstance(hooks, dict) or not all(isinstance(hooks.get(event, []), list) for event in client.events):
-        raise UsageError(f"{file}: {HOOKS} must have lists by event", hint="mend it: the client drops it as it is")
+        raise UsageError(
+            f"{file}: {HOOKS} must map events to lists", hint="correct the file: the client ignores this setting"
+        )
     entry = client.entry(home)
     added = {event: [*hooks.get(event, []), entry] for event in client.events}
     changed = _demanding({**client.also, **value, HOOKS: {**hooks, **added}}, client, stated=True)
     after = content if changed == value else _rendered(changed)
-    record = _recorded(_place(home, path))
-    bare = _bare(value, client, record)
+    record = _stored_record(_record_file(home, path))
+    bare = _without_hook(value, client, record)
     original = content if bare == value else _rendered(bare)
     made = [str(folder) for folder in path.parents if not folder.exists()]
     stored = None if original is None else original.decode("latin-1")
     if record is not None and (record.written == _digest(content) or record.original == stored):
         stored, made = record.original, made + record.made
     note = "has the hook" if after == content else "gets the hook"
-    return SettingsChange(file, path, content, after, note, _Record(client.name, stored, _digest(after), made))
+    return SettingsChange(file, path, content, after, note, _InstallRecord(client.name, stored, _digest(after), made))
 
 
 def removal(client: HookClient, file: Path, home: Path) -> SettingsChange:
-    """Return what undoes an installation. UsageError: the file was changed since, and cannot be changed now."""
+    """Plan the change that undoes an installation. Raise `UsageError` if the file cannot be changed."""
     path, content, value = read_configuration(file, own=True)
-    record = _recorded(_place(home, path))
-    bare = _bare(value, client, record)
+    record = _stored_record(_record_file(home, path))
+    bare = _without_hook(value, client, record)
     if record is not None and record.written == _digest(content):
         original = None if record.original is None else record.original.encode("latin-1")
-        return SettingsChange(file, path, content, original, "becomes what it was")
+        return SettingsChange(file, path, content, original, "is restored to its original")
     if bare == value:
-        return SettingsChange(file, path, content, content, "has no hook of ours")
+        return SettingsChange(file, path, content, content, "has no pdp hook")
     is_ours_alone = record is not None and record.original is None and bare in ({}, client.also)
-    note = "was changed since it got the hook: our own entries alone go"
+    note = "was changed since the installation: only our entries are removed"
     return SettingsChange(file, path, content, None if is_ours_alone else _rendered(bare), note)
 
 
 def apply(change: SettingsChange, home: Path) -> None:
-    """Make a change. UsageError: the file is no longer as it was shown. OSError: it cannot be written."""
-    path, place = change.path, _place(home, change.path)
+    """Make a planned change. Raise `UsageError` if the file changed after planning, `OSError` if it is not writable."""
+    path, place = change.path, _record_file(home, change.path)
     if (path.read_bytes() if path.exists() else None) != change.before:
         raise UsageError(f"{path}: was changed in the meantime", hint="run the command again")
     if change.record is not None:
@@ -136,21 +136,21 @@ def apply(change: SettingsChange, home: Path) -> None:
         path.unlink(missing_ok=True)
     elif change.after != change.before:
         replace_file(path, change.after, mode=stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600)
-    if change.record is None and (record := _recorded(place)) is not None:
+    if change.record is None and (record := _stored_record(place)) is not None:
         for folder in record.made:
-            with suppress(OSError):  # somebody else's file is in it
+            with suppress(OSError):  # The folder cannot be removed if it contains other files.
                 Path(folder).rmdir()
         place.unlink()
 
 
 def installed_clients(home: Path) -> list[str]:
-    """Return the names of the clients that have the hook by what is stored."""
-    records = map(_recorded, (home / STATE / _RECORDS).glob("*.json"))
+    """Return the names of the clients that have the hook, from the stored records."""
+    records = map(_stored_record, (home / STATE / _RECORDS).glob("*.json"))
     return sorted({record.client for record in records if record})
 
 
 def without_ours(value: Any, client: HookClient) -> Any:
-    """Return hooks, or a part of them, without our own and what held nothing else; None: nothing is left."""
+    """Return a part of the hooks without the hook of `pdp` and groups that are then empty; None if nothing is left."""
     if isinstance(value, list):
         left: Any = [rest for member in value if (rest := without_ours(member, client)) is not None or member is None]
     elif isinstance(value, dict):
@@ -163,7 +163,7 @@ def without_ours(value: Any, client: HookClient) -> Any:
     return left if left or not value else None
 
 
-def _bare(value: dict[str, Any], client: HookClient, record: _Record | None) -> dict[str, Any]:
+def _without_hook(value: dict[str, Any], client: HookClient, record: _InstallRecord | None) -> dict[str, Any]:
     rest = without_ours(value.get(HOOKS), client)
     bare = {**value, HOOKS: rest} if rest is not None else {name: value[name] for name in value if name != HOOKS}
     if client.demands is None or record is None:
@@ -173,12 +173,12 @@ def _bare(value: dict[str, Any], client: HookClient, record: _Record | None) -> 
 
 
 def _demanding(value: dict[str, Any], client: HookClient, *, stated: Any) -> dict[str, Any]:
-    """Return settings with the member that the client must have as stated; None: without it."""
+    """Return settings with the field `client.demands` set to `stated`, or without the field if `stated` is None."""
     if client.demands is None:
         return value
     group, member, _ = client.demands
     if not isinstance(value.get(group, {}), dict):
-        raise UsageError(f"{group} must be an object", hint="mend it: the client drops it as it is")
+        raise UsageError(f"{group} must be an object", hint="correct the file: the client ignores this setting")
     inner = {name: each for name, each in {**value.get(group, {}), member: stated}.items() if each is not None}
     return {**value, group: inner} if inner else {name: value[name] for name in value if name != group}
 
@@ -191,9 +191,9 @@ def _digest(content: bytes | None) -> str:
     return hashlib.sha256(content or b"").hexdigest()
 
 
-def _place(home: Path, path: Path) -> Path:
+def _record_file(home: Path, path: Path) -> Path:
     return home / STATE / _RECORDS / f"{_digest(os.fsencode(path))}.json"
 
 
-def _recorded(place: Path) -> _Record | None:
-    return _Record(**read_document(place).value) if place.exists() else None
+def _stored_record(place: Path) -> _InstallRecord | None:
+    return _InstallRecord(**read_document(place).value) if place.exists() else None

@@ -1,4 +1,4 @@
-"""A process that goes on with a run which another one paused: python -m ... FOLDER, a world's, with `state.json`."""
+"""Resumes a paused run of another process: `python -m ... FOLDER`. FOLDER contains the saved `state.json`."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Microsoft's Agent Framework as a target: runs of an `Agent` whose model follows a script."""
+"""The conformance target for Microsoft's Agent Framework: an `Agent` whose model follows a script."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
@@ -26,7 +26,7 @@ Call = tuple[str, dict[str, Any], str]
 
 
 class ScriptedModel(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):  # type: ignore[type-arg]
-    """Proposes one list of calls (tool, arguments, id) each turn, then says "done"; keeps what it was told."""
+    """A scripted model that makes the next list of calls (tool, arguments, id) in each turn, and ends with "done"."""
 
     def __init__(self, *turns: Sequence[Call]) -> None:
         super().__init__()
@@ -49,12 +49,11 @@ class ScriptedModel(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient
         yield ChatResponseUpdate(role="assistant", contents=said)
 
     def results(self) -> dict[str, str]:
-        """What it was told of calls, by their ids."""
         return {each.call_id: each.result for each in self.told if each.type == "function_result"}
 
 
 class Yes(FunctionMiddleware):
-    """Somebody else's handler, which lets everything pass."""
+    """Middleware of the application that lets every call pass."""
 
     async def process(self, context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
         await call_next()

@@ -1,4 +1,4 @@
-"""The adapter of Microsoft's Agent Framework, in runs of its agents."""
+"""Agents of Microsoft's Agent Framework run only calls that the adapter allows."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ READ: Call = ("read_note", {"note": "a"}, "c1")
 
 @pytest.fixture
 def agent_of(world: World, pep: Pep) -> Callable[..., Any]:
-    """Make an agent of a model, with options of the agent, on the tools of the world."""
+    """Return a function that creates an agent with the tools of the world."""
 
     def made(model: ScriptedModel, *, session: Any = World.session, beside: Any = (), **options: Any) -> Any:
         middleware = [*agent_framework_middleware(pep, session), *beside]
@@ -55,7 +55,7 @@ def answer(*requests: Any, approved: bool = True) -> Any:
     return Message("user", [request.to_function_approval_response(approved) for request in requests])
 
 
-async def test_calls_that_are_held_together_run_as_each_is_granted(world: World, pep: Pep, agent_of: Any) -> None:
+async def test_each_held_call_of_a_turn_runs_when_it_is_granted(world: World, pep: Pep, agent_of: Any) -> None:
     model, session = ScriptedModel([*HELD, READ]), AgentSession()
     agent = agent_of(model)
 
@@ -79,7 +79,7 @@ async def test_calls_that_are_held_together_run_as_each_is_granted(world: World,
     assert model.results()["again"] == 'pay_bill got {"payee":"first","amount":1.0}'
 
 
-async def test_what_the_application_rejects_is_not_run(world: World, pep: Pep, agent_of: Any) -> None:
+async def test_call_rejected_by_the_application_does_not_run(world: World, pep: Pep, agent_of: Any) -> None:
     model, session = ScriptedModel(HELD[:1]), AgentSession()
     agent = agent_of(model)
     (request,) = (await agent.run("go", session=session)).user_input_requests
@@ -91,7 +91,7 @@ async def test_what_the_application_rejects_is_not_run(world: World, pep: Pep, a
     assert "rejected" in model.results()["first"]
 
 
-async def test_arguments_are_corrected_before_a_person_is_asked(world: World, agent_of: Any) -> None:
+async def test_user_is_asked_about_the_corrected_arguments(world: World, agent_of: Any) -> None:
     manifest = json.loads((world.folder / "manifest.yaml").read_bytes())
     few = {"id": "FEW", "rule": "At most 9.", "check": "call.amount <= 9", "correct": {"set": {"amount": 9}}}
     next(tool for tool in manifest["tools"] if tool["name"] == "pay_bill")["invariants"] = [few]
@@ -108,7 +108,7 @@ async def test_arguments_are_corrected_before_a_person_is_asked(world: World, ag
     assert world.ran() == [("pay_bill", {"payee": "a", "amount": 9})]
 
 
-async def test_a_yes_to_everything_grants_nothing(world: World, agent_of: Any) -> None:
+async def test_approval_in_the_framework_does_not_grant_the_call(world: World, agent_of: Any) -> None:
     model, session = ScriptedModel(HELD[:1], (), [(*HELD[0][:2], "again")]), AgentSession()
     agent = agent_of(model, beside=[ToolApprovalMiddleware()])
     (request,) = (await agent.run("go", session=session)).user_input_requests
@@ -124,7 +124,7 @@ async def test_a_yes_to_everything_grants_nothing(world: World, agent_of: Any) -
 
 
 @pytest.mark.process
-async def test_a_paused_run_goes_on_in_another_process(world: World) -> None:
+async def test_paused_run_resumes_in_another_process(world: World) -> None:
     model, session = ScriptedModel(HELD[:1]), AgentSession()
     with Pep.from_project(world.folder / "pdp.yaml") as pep:
         agent = Agent(
@@ -144,7 +144,7 @@ async def test_a_paused_run_goes_on_in_another_process(world: World) -> None:
     assert world.ran() == [("pay_bill", BILLS[0])]
 
 
-async def test_without_a_session_to_resume_the_model_is_told(world: World, pep: Pep, agent_of: Any) -> None:
+async def test_held_call_in_a_run_without_a_session_returns_a_text(world: World, pep: Pep, agent_of: Any) -> None:
     model = ScriptedModel(HELD[:1])
     response = await agent_of(model).run("go")
 
@@ -153,7 +153,9 @@ async def test_without_a_session_to_resume_the_model_is_told(world: World, pep: 
     assert world.ran() == []
 
 
-async def test_a_sub_agent_is_pinned_by_its_own_name(world: World, pep: Pep, agent_of: Any) -> None:
+async def test_sub_agent_may_call_only_tools_that_the_manifest_pins_for_the_agent_name(
+    world: World, pep: Pep, agent_of: Any
+) -> None:
     manifest = json.loads((world.folder / "manifest.yaml").read_bytes())
     task = {"type": "object", "required": ["task"], "properties": {"task": {"type": "string", "maxLength": 99}}}
     delegate = {**manifest["tools"][0], "name": "clerk", "schema": task}
@@ -177,7 +179,7 @@ async def test_a_sub_agent_is_pinned_by_its_own_name(world: World, pep: Pep, age
     assert world.ran() == [("read_note", {"note": "a"})]
 
 
-async def test_a_run_that_streams_is_decided_and_pauses(world: World, pep: Pep, agent_of: Any) -> None:
+async def test_streaming_run_decides_calls_and_pauses(world: World, pep: Pep, agent_of: Any) -> None:
     model, session = ScriptedModel([READ, *HELD[:1], ("wipe_disk", {"disk": "a"}, "c2")]), AgentSession()
     agent = agent_of(model, name="agent:kit")
 
@@ -194,7 +196,7 @@ async def test_a_run_that_streams_is_decided_and_pauses(world: World, pep: Pep, 
 
 
 class Greedy(FunctionMiddleware):
-    """Changes what was decided, after it was."""
+    """Middleware that changes the arguments of a call after the decision."""
 
     async def process(self, context: Any, call_next: Any) -> None:
         context.arguments = {"note": "another"}
@@ -202,7 +204,7 @@ class Greedy(FunctionMiddleware):
 
 
 class Repeats(FunctionMiddleware):
-    """Runs what was decided twice."""
+    """Middleware that runs an allowed call twice."""
 
     async def process(self, context: Any, call_next: Any) -> None:
         await call_next()
@@ -210,7 +212,7 @@ class Repeats(FunctionMiddleware):
 
 
 @pytest.mark.parametrize(("late", "ran"), [(Greedy, []), (Repeats, [("read_note", {"note": "a"})])])
-async def test_a_later_handler_that_changes_or_repeats_a_call_stops_the_run(
+async def test_later_middleware_that_changes_or_repeats_a_call_stops_the_run(
     world: World, agent_of: Any, late: Any, ran: list[Any]
 ) -> None:
     class Late(ContextProvider):
@@ -223,17 +225,19 @@ async def test_a_later_handler_that_changes_or_repeats_a_call_stops_the_run(
     assert world.ran() == ran
 
 
-async def test_middleware_that_no_run_begins_with_denies(world: World, pep: Pep, agent_of: Any) -> None:
+async def test_guard_middleware_added_outside_of_a_run_denies_all_calls(world: World, pep: Pep, agent_of: Any) -> None:
     model = ScriptedModel([READ])
     model.function_middleware.append(agent_framework_middleware(pep, World.session)[1])
 
     await agent_of(model, middleware=None).run("go")
 
-    assert model.results() == {"c1": "Error: pep.internal_error: the call could not be decided, and nothing ran"}
+    assert model.results() == {
+        "c1": "Error: pep.internal_error: the call could not be decided, so the tool did not run"
+    }
     assert world.ran() == []
 
 
-async def test_a_tool_is_decided_by_its_own_name_and_what_others_run_is_not_shown(world: World, agent_of: Any) -> None:
+async def test_policy_sees_the_real_tool_name_and_external_tools_are_hidden(world: World, agent_of: Any) -> None:
     def note(disk: str) -> str:
         return run_body(world.record, "wipe_disk", {"disk": disk})
 
@@ -251,7 +255,9 @@ async def test_a_tool_is_decided_by_its_own_name_and_what_others_run_is_not_show
     assert (model.tools[0], world.ran()) == ([], [])
 
 
-async def test_a_tool_that_is_not_as_declared_is_left_out(agent_of: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_agent_does_not_get_a_tool_that_differs_from_the_manifest(
+    agent_of: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     def read_note(note: int) -> str:
         raise AssertionError(note)
 
@@ -263,7 +269,7 @@ async def test_a_tool_that_is_not_as_declared_is_left_out(agent_of: Any, caplog:
     assert "read_note: note: type string became integer" in line
 
 
-async def test_the_session_is_made_of_what_the_application_gave_the_run(pep: Pep, agent_of: Any) -> None:
+async def test_session_function_gets_the_context_of_the_run(pep: Pep, agent_of: Any) -> None:
     def session(run: Any) -> dict[str, Any]:
         return {**World.session, "request_id": run.function_invocation_kwargs["request_id"]}
 
@@ -276,7 +282,7 @@ async def test_the_session_is_made_of_what_the_application_gave_the_run(pep: Pep
     assert known == {"request_id": "r-7", "run_id": "thread-1", "tool_call_id": "c1", "agent": "agent:kit"}
 
 
-async def test_a_tool_that_asks_its_user_pauses_the_run(world: World, agent_of: Any) -> None:
+async def test_tool_that_asks_its_user_a_question_pauses_the_run(world: World, agent_of: Any) -> None:
     question = Content.from_text("Which page?")
     question.user_input_request = True
 

@@ -1,4 +1,4 @@
-"""An application of FastAPI as a target, whose routes are the suite's tools."""
+"""The conformance target for ASGI: a FastAPI application with one route for each tool of the suite."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,11 +17,11 @@ TOOLS = ("read_note", "pay_bill", "wipe_disk", "fetch_page", "ping_host", "post_
 
 
 def application(world: Any) -> FastAPI:
-    """The suite's tools; what a page is fetched by is in path and query, of the others in the body."""
+    """Return an application with one route for each tool. Only `fetch_page` gets its arguments from path and query."""
     app = FastAPI()
 
     def add(tool: str) -> None:
-        async def body(arguments: dict[str, Any] = Body()) -> str:  # noqa: B008 - as FastAPI has it
+        async def body(arguments: dict[str, Any] = Body()) -> str:  # noqa: B008 - FastAPI's own style
             return run_body(world.record, tool, arguments)
 
         app.add_api_route(f"/{tool}", body, methods=["POST"])
@@ -37,7 +37,7 @@ def application(world: Any) -> FastAPI:
 
 
 class LetPass:
-    """A middleware of somebody else's."""
+    """Middleware of the application that lets every request pass."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -47,7 +47,6 @@ class LetPass:
 
 
 def guarded(world: Any, pep: Pep) -> Any:
-    """The application behind the guard."""
     routes = {f"POST /{tool}": tool for tool in TOOLS if tool != "fetch_page"} | {"GET /pages/{url}": "fetch_page"}
     app = application(world)
     if world.setting == "beside":
@@ -56,12 +55,10 @@ def guarded(world: Any, pep: Pep) -> Any:
 
 
 def client_of(app: Any) -> httpx.AsyncClient:
-    """A client of an application of this process."""
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://kit")
 
 
 def observed(response: httpx.Response) -> Observed:
-    """What a model sees of a response."""
     answer = response.json()
     if response.is_success:
         return Observed(str(answer), is_error=False)

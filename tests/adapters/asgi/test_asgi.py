@@ -1,4 +1,4 @@
-"""The adapter of ASGI applications, on those of FastAPI and Starlette."""
+"""FastAPI and Starlette applications run only requests that the ASGI adapter allows."""
 
 import asyncio
 import socket
@@ -90,9 +90,7 @@ REFUSED: dict[str, tuple[int, str, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_request_that_is_refused_does_not_reach_the_application(
-    client: TestClient, ran: list[Any], case: str
-) -> None:
+def test_rejected_request_does_not_reach_the_application(client: TestClient, ran: list[Any], case: str) -> None:
     status, method, url, options = REFUSED[case]
 
     response = client.request(method, url, **options)
@@ -101,7 +99,7 @@ def test_a_request_that_is_refused_does_not_reach_the_application(
     assert response.headers["content-type"] == "application/problem+json"
 
 
-def test_a_problem_says_what_and_why(client: TestClient, pep: Pep) -> None:
+def test_problem_response_has_code_detail_and_approval(client: TestClient, pep: Pep) -> None:
     no_tool, held = client.get("/secrets").json(), client.put("/bills", json=BILL).json()
 
     assert pep.approvals is not None
@@ -110,7 +108,7 @@ def test_a_problem_says_what_and_why(client: TestClient, pep: Pep) -> None:
         "title": "Forbidden",
         "status": 403,
         "code": "INVALID_TOOL_NAME",
-        "detail": "INVALID_TOOL_NAME: no tool is behind this method and path",
+        "detail": "INVALID_TOOL_NAME: no tool has this method and path",
     }
     assert held == {
         "title": "Forbidden",
@@ -146,7 +144,7 @@ SENT: dict[str, tuple[str, str, dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("case", SENT)
-def test_the_application_gets_what_was_decided(client: TestClient, ran: list[Any], case: str) -> None:
+def test_application_gets_the_decided_arguments(client: TestClient, ran: list[Any], case: str) -> None:
     method, url, options, got = SENT[case]
 
     response = client.request(method, url, **options)
@@ -155,7 +153,7 @@ def test_the_application_gets_what_was_decided(client: TestClient, ran: list[Any
     assert ran == [got]
 
 
-def test_a_correction_stays_where_the_argument_was(pep: Pep, ran: list[Any]) -> None:
+def test_corrected_argument_stays_in_path_or_query(pep: Pep, ran: list[Any]) -> None:
     app = FastAPI()
 
     @app.get("/pages/{url}")
@@ -169,7 +167,7 @@ def test_a_correction_stays_where_the_argument_was(pep: Pep, ran: list[Any]) -> 
     assert (response.status_code, ran) == (200, [("a", 10)])
 
 
-def test_open_routes_pass_and_other_websockets_do_not(client: TestClient, ran: list[Any]) -> None:
+def test_requests_to_open_routes_pass_and_guarded_websockets_are_closed(client: TestClient, ran: list[Any]) -> None:
     with client.websocket_connect("/news"):
         pass
     with pytest.raises(WebSocketDisconnect) as caught, client.websocket_connect("/talk"):
@@ -180,7 +178,7 @@ def test_open_routes_pass_and_other_websockets_do_not(client: TestClient, ran: l
 
 
 class Authenticated:
-    """Stands in for an application's authentication, in front of the guard: by the token alone."""
+    """The application's authentication, which runs before the guard and derives the user only from the token."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -193,7 +191,7 @@ class Authenticated:
 
 
 @pytest.mark.parametrize(("token", "agent"), [("main", "agent:kit"), ("sub", "agent:sub"), ("nobody", None)])
-def test_who_calls_is_in_the_scope(app: Starlette, pep: Pep, token: str, agent: str | None) -> None:
+def test_session_function_gets_the_asgi_scope(app: Starlette, pep: Pep, token: str, agent: str | None) -> None:
     def session(scope: Any) -> dict[str, Any]:
         return {"claims": scope["user"], "agent": scope["user"]["act"]["sub"]}
 
@@ -205,7 +203,7 @@ def test_who_calls_is_in_the_scope(app: Starlette, pep: Pep, token: str, agent: 
     assert held["outcome"] == ("held" if agent else "denied")
 
 
-async def test_a_caller_that_is_gone_while_it_is_decided_has_nothing_run(tmp_path: Path) -> None:
+async def test_request_does_not_run_if_the_caller_disconnects_before_the_decision(tmp_path: Path) -> None:
     with closing(World(tmp_path / "world")) as world, opened_pep(world) as pep:
         app, ended = guarded(world, pep), asyncio.Event()
 
@@ -250,7 +248,7 @@ RESPONSES: dict[str, tuple[Any, int, Any]] = {
 
 
 @pytest.mark.parametrize("case", RESPONSES)
-def test_a_response_is_held_back_until_it_is_whole(pep: Pep, case: str) -> None:
+def test_guarded_response_is_sent_only_when_complete(pep: Pep, case: str) -> None:
     make, status, text = RESPONSES[case]
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -263,7 +261,7 @@ def test_a_response_is_held_back_until_it_is_whole(pep: Pep, case: str) -> None:
     assert (response.status_code, told.removeprefix("TOOL_EXECUTION_FAILED: ")) == (status, text)
 
 
-def test_an_application_that_packs_its_responses_does_not_pack_what_is_decided(pep: Pep) -> None:
+def test_guarded_application_with_gzip_sends_uncompressed_responses(pep: Pep) -> None:
     app = Starlette(
         routes=[Route("/notes/{note}", lambda request: JSONResponse({"note": "a" * 1000}))],
         middleware=[Middleware(GZipMiddleware)],
@@ -289,14 +287,14 @@ def payments(amount: str) -> FastAPI:
 
 
 @pytest.mark.parametrize("amount", ["number", "integer"])
-def test_an_openapi_document_is_held_against_the_manifest(amount: str) -> None:
+def test_openapi_document_is_compared_with_the_manifest(amount: str) -> None:
     app = payments(amount)
     with Pep.from_project("examples/payments/pdp.yaml", approvals=Approvals()) as pep:
         found = []
         try:
             AsgiMiddleware(app, pep, World.session, app.openapi())
         except UsageError as error:
-            found.append(error.message.partition("declares them: ")[2])
+            found.append(error.message.partition(": ")[2])
 
     assert found == ([] if amount == "number" else ["validate_payment: amount: type number became integer"])
 
@@ -314,7 +312,7 @@ FAULTY: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("case", FAULTY)
-def test_routes_that_cannot_be_read_are_an_error_at_start(app: Starlette, pep: Pep, case: str) -> None:
+def test_application_with_unreadable_routes_does_not_start(app: Starlette, pep: Pep, case: str) -> None:
     tools, is_open = FAULTY[case]
 
     with pytest.raises(UsageError):

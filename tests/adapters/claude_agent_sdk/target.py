@@ -1,4 +1,4 @@
-"""The Claude Agent SDK as a target: its client, a scripted model, and the suite's tools as a server of this process."""
+"""The conformance target for the Claude Agent SDK, with a scripted model and the suite's tools in this process."""
 
 import re
 from asyncio import Task, create_task, sleep, to_thread, wrap_future
@@ -33,7 +33,7 @@ _APPROVAL = re.compile(r"\(approval (\w+) is pending\)")
 
 
 def sdk_tools(pep: Pep, world: World) -> list[SdkMcpTool[Any]]:
-    """The suite's tools, with the schemas of its manifest."""
+    """Return the suite's tools as tools of the SDK, with the schemas of the manifest."""
 
     def made(name: str, schema: Any) -> SdkMcpTool[Any]:
         async def handler(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def sdk_tools(pep: Pep, world: World) -> list[SdkMcpTool[Any]]:
 
 
 def scripted(folder: Path, url: str, **given: Any) -> ClaudeAgentOptions:
-    """Options for the stand-in model at a URL, in folders of the test."""
+    """Return options of the SDK that use the scripted model at `url` and the folders of the test."""
     for name in ("person", "workspace"):
         (folder / name).mkdir(exist_ok=True)
     environment = {
@@ -63,7 +63,7 @@ async def _allow(*_: Any) -> Any:
 
 
 class ClaudeAgentClient(AdapterClient):
-    """The SDK's client with one long run; `interrupted` begins another."""
+    """A client of the SDK that makes all calls in one run, except that `interrupted` starts a separate run."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -77,7 +77,7 @@ class ClaudeAgentClient(AdapterClient):
             options = scripted(self.world.folder, url, mcp_servers={"kit": server}, hooks=beside)
             guarded = await guarded_claude_options(options, self.pep, self.world.session)
             async with ClaudeSDKClient(guarded) as self.client:
-                while [server["status"] for server in await self._servers()] != ["connected"]:  # noqa: ASYNC110 - it says so to nobody
+                while [server["status"] for server in await self._servers()] != ["connected"]:  # noqa: ASYNC110 - it has no event
                     await sleep(0.01)
                 self.read = await self._begun()
                 try:
@@ -119,7 +119,7 @@ class ClaudeAgentClient(AdapterClient):
 
 
 class ClaudeAgentTarget:
-    """`guarded_claude_options`, in a run of the client that comes with the SDK."""
+    """The SDK's client with options from `guarded_claude_options`."""
 
     name = "Claude Agent SDK"
     versions: Mapping[str, str] = {"claude-agent-sdk": version("claude-agent-sdk"), **ClaudeCodeTarget.versions}

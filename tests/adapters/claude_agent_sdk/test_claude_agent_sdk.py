@@ -1,4 +1,4 @@
-"""The adapter of the Claude Agent SDK, on runs of its client with a scripted model."""
+"""Runs of the Claude Agent SDK with a scripted model execute only calls that the adapter allows."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -62,7 +62,7 @@ async def run(
     env: dict[str, str] | None = None,
     **given: Any,
 ) -> tuple[list[str], list[Any]]:
-    """Run the client; what the model is told, of a held call the approval's id alone, and the messages."""
+    """Run the client. Return its messages, and for each call the result that the model got or the approval's id."""
     with model(turns) as (url, results):
         kit = create_sdk_mcp_server("kit", tools=sdk_tools(pep, world))
         options = scripted(world.folder, url, mcp_servers={"kit": kit}, **given)
@@ -78,7 +78,7 @@ def words(results: list[ToolResult]) -> list[str]:
 
 
 def dispatched(pep: Pep) -> list[tuple[str, str | None]]:
-    """Of each call that was decided: the tool, and the agent that called."""
+    """Return the tool and the agent of each call on which the policy decided."""
     events = [event for event in pep.audit.events if event["type"].endswith(".dispatch")]  # type: ignore[attr-defined]
     return [(event["tool_name"], event["agent"]) for event in events]
 
@@ -86,9 +86,9 @@ def dispatched(pep: Pep) -> list[tuple[str, str | None]]:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"mcp_servers": "servers.json"}, "mcp_servers is a file"),
-        ({"mcp_servers": {"far": {"type": "http", "url": "http://127.0.0.1:1"}}}, "nothing decides"),
-        ({"tools": ["Bash"]}, "nothing decides"),
+        ({"mcp_servers": "servers.json"}, "mcp_servers must be a dict"),
+        ({"mcp_servers": {"far": {"type": "http", "url": "http://127.0.0.1:1"}}}, "no policy that decides"),
+        ({"tools": ["Bash"]}, "no policy that decides"),
         ({"extra_args": {"bare": None}}, "extra_args"),
         ({"mcp_servers": {"a": server(wipe_disk=DISK), "b": server(wipe_disk=DISK)}}, "two servers"),
         (
@@ -97,7 +97,7 @@ def dispatched(pep: Pep) -> list[tuple[str, str | None]]:
         ),
     ],
 )
-async def test_what_cannot_be_guarded_is_refused_at_start(pep: Pep, options: dict[str, Any], why: str) -> None:
+async def test_options_that_cannot_be_guarded_are_errors(pep: Pep, options: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError) as caught:
         await guarded_claude_options(ClaudeAgentOptions(**options), pep, World.session)
 
@@ -105,7 +105,7 @@ async def test_what_cannot_be_guarded_is_refused_at_start(pep: Pep, options: dic
 
 
 @pytest.mark.process
-async def test_calls_that_are_held_together_are_granted_out_of_order_and_run_once(pep: Pep, world: World) -> None:
+async def test_held_calls_of_a_turn_run_once_when_granted_in_any_order(pep: Pep, world: World) -> None:
     held: list[str] = []
 
     def granted(number: int) -> Any:
@@ -125,7 +125,7 @@ async def test_calls_that_are_held_together_are_granted_out_of_order_and_run_onc
 
 @pytest.mark.process
 @pytest.mark.parametrize("given", [{}, {"include_partial_messages": True}, {"permission_mode": "bypassPermissions"}])
-async def test_calls_are_decided_however_the_client_is_told_to_run(
+async def test_calls_are_decided_in_every_permission_mode_of_the_client(
     pep: Pep, world: World, given: dict[str, Any]
 ) -> None:
     wipe = ToolUse("mcp__kit__wipe_disk", {"disk": "a"})
@@ -147,7 +147,7 @@ async def test_calls_are_decided_however_the_client_is_told_to_run(
         ({}, {"CLAUDE_CODE_SIMPLE": "1"}),
     ],
 )
-async def test_the_clients_own_tools_are_decided_by_the_policy_of_hooks(
+async def test_hook_policy_decides_built_in_tools_of_claude_code(
     pep: Pep, world: World, policy: HookPolicy, given: dict[str, Any], variables: dict[str, str]
 ) -> None:
     listed, held = ToolUse("Bash", {"command": "pwd"}), ToolUse("Bash", {"command": "touch ran$$"})
@@ -156,12 +156,12 @@ async def test_the_clients_own_tools_are_decided_by_the_policy_of_hooks(
 
     workspace = world.folder / "workspace"
     assert (told[0], told[2]) == (str(workspace), 'read_note got {"note":"n"}')
-    assert "run_command: touch ran$$ is held" in told[1]
+    assert "run_command: touch ran$$ waits for approval" in told[1]
     assert list(workspace.iterdir()) == []
 
 
 @pytest.mark.process
-async def test_without_that_policy_the_client_has_no_tools_of_its_own(pep: Pep, world: World) -> None:
+async def test_client_without_a_hook_policy_has_no_built_in_tools(pep: Pep, world: World) -> None:
     told, _ = await run(world, pep, [[ToolUse("Bash", {"command": "touch ran"})], [NOTE]])
 
     assert "No such tool available: Bash" in told[0]
@@ -169,18 +169,19 @@ async def test_without_that_policy_the_client_has_no_tools_of_its_own(pep: Pep, 
 
 
 @pytest.mark.process
-async def test_an_agent_below_is_known_by_its_own_name(pep: Pep, world: World, policy: HookPolicy) -> None:
+async def test_audit_records_the_name_of_the_sub_agent(pep: Pep, world: World, policy: HookPolicy) -> None:
     work = {"description": "d", "prompt": "p", "subagent_type": "helper", "run_in_background": False}
     helper = AgentDefinition(description="d", prompt="p", tools=[NOTE.tool])
 
-    # The model of the agent below is the same script: its first call is refused, as it has no such tool.
+    # The sub-agent's model follows the same script, but its first call `Agent` is rejected, because the sub-agent lacks
+    # this tool.
     await run(world, pep, [[ToolUse("Agent", work)], [NOTE]], policy=policy, agents={"helper": helper})
 
     assert dispatched(pep) == [("read_note", "helper"), ("read_note", "agent:kit")]
 
 
 @pytest.mark.process
-async def test_the_session_is_made_of_what_the_client_tells_and_not_of_the_arguments(pep: Pep, world: World) -> None:
+async def test_session_function_gets_the_hook_input_without_arguments(pep: Pep, world: World) -> None:
     contexts: list[Any] = []
 
     def session(context: Any) -> Any:
@@ -196,7 +197,7 @@ async def test_the_session_is_made_of_what_the_client_tells_and_not_of_the_argum
 
 
 @pytest.mark.process
-async def test_arguments_that_another_hook_changes_are_those_decided(pep: Pep, world: World) -> None:
+async def test_arguments_changed_by_another_hook_are_decided(pep: Pep, world: World) -> None:
     async def changed(*_: Any) -> Any:
         change = {"permissionDecision": "allow", "updatedInput": {"disk": "everything"}}
         return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **change}}

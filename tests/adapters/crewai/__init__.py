@@ -1,4 +1,4 @@
-"""CrewAI looks at the environment as it is imported, and warns of itself."""
+"""Sets variables that CrewAI reads when it is imported, and hides warnings that come from CrewAI's own code."""
 
 import os
 import warnings
@@ -6,4 +6,4 @@ import warnings
 os.environ |= {"CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true", "CREWAI_TESTING": "true"}
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    import crewai  # noqa: F401 - so that it is
+    import crewai  # noqa: F401 - imported with these settings

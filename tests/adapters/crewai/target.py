@@ -1,4 +1,4 @@
-"""CrewAI as a target: a crew of one agent, with a scripted model."""
+"""The conformance target for CrewAI: a crew with one agent and a scripted model."""
 
 import json
 import re
@@ -24,11 +24,11 @@ from tests.conformance.local import functions, opened_pep
 _APPROVAL = re.compile(r"\(approval (\w+) is pending\)")
 
 Turn = Sequence[tuple[str, Mapping[str, Any]]]
-"""The calls that the model makes at once: names and arguments."""
+"""The calls that the model makes in one turn, as pairs of a tool name and arguments."""
 
 
 class ScriptedLlm(BaseLLM):
-    """A model that makes turns, one after the other, and then has finished. `told`: what it got of each call."""
+    """A model that makes the scripted calls of each turn. `told` contains the result of each call."""
 
     told: list[str] = Field(default_factory=list)
     offered: list[str] = Field(default_factory=list)
@@ -54,33 +54,33 @@ class ScriptedLlm(BaseLLM):
 
 
 def _observed(messages: Any) -> list[str]:
-    """What a model that calls tools in its text is told of them."""
+    """Return the results that the messages show to a model that writes its tool calls as text."""
     texts = [str(each["content"]) for each in messages if each["role"] == "assistant"]
     return [text.partition("Observation: ")[2].partition("\n")[0] for text in texts if "Observation: " in text]
 
 
 def agent_of(turns: Sequence[Turn], tools: Sequence[Any], *, native: bool = True, **given: Any) -> Agent:
-    """An agent whose model makes these turns. `native`: it calls tools by its API, not in its text."""
+    """Return an agent whose model makes these turns. Unless `native` is true, the model writes its calls as text."""
     llm = ScriptedLlm(model="scripted")
     llm._turns, llm._native = list(turns), native
     return Agent(**{"role": "kit", "goal": "g", "backstory": "b", "llm": llm, "tools": list(tools)} | given)
 
 
 def crew_of(agent: Agent, **given: Any) -> Crew:
-    """A crew with one task, for an agent."""
     task = Task(description="work", expected_output="done", agent=agent)
     return Crew(**{"agents": [agent], "tasks": [task]} | given)
 
 
 class CrewAiClient:
-    """A crew for each turn, in the thread that calls."""
+    """A client that runs a new crew for each turn in the calling thread."""
 
     def __init__(self, world: World, pep: Pep) -> None:
         made = {**functions(world), "open_shell": shell(world)}
         for name, function in made.items():
             function.__doc__ = name
         self.pep, self.world = pep, world
-        # Tools are not listed by a faulty enforcement point; with a function they are, and called.
+        # If the session is given as a function, tools are listed even if the enforcement point fails, so the model can
+        # call them.
         self.guard = CrewAiGuard(pep, (lambda _: world.session) if world.setting == "raises" else world.session)
         self.tools = self.guard.tools([crew_tool(function) for function in made.values()])
 
@@ -112,7 +112,7 @@ def _let_pass(_: Any) -> bool:
 
 
 class CrewAiTarget:
-    """`CrewAiGuard`, in crews of one agent."""
+    """Crews with one agent whose tools are guarded by a `CrewAiGuard`."""
 
     name = "CrewAI"
     versions: Mapping[str, str] = {"crewai": version("crewai")}
@@ -127,7 +127,7 @@ class CrewAiTarget:
         if beside := world.setting == "beside":
             register_before_tool_call_hook(_let_pass)
         with opened_pep(world) as pep, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the framework's own
+            warnings.simplefilter("ignore")  # Ignore the warnings of CrewAI's own code.
             client = CrewAiClient(world, pep)
             try:
                 yield client

@@ -1,4 +1,4 @@
-"""The adapter of CrewAI, in runs of crews with a scripted model."""
+"""Crews of CrewAI with a scripted model run only calls that the adapter allows."""
 
 import asyncio
 import re
@@ -19,7 +19,7 @@ from pdp.testing.conformance.world import World
 from tests.adapters.client import grant
 from tests.adapters.crewai.target import Turn, agent_of, crew_of
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # the framework's own
+pytestmark = pytest.mark.filterwarnings("ignore")  # These warnings come from CrewAI's own code.
 NOTE = ("read_note", {"note": "n", "page": None})
 BILL, OTHER_BILL = ("pay_bill", {"payee": "a", "amount": 500.0}), ("pay_bill", {"payee": "b", "amount": 1.0})
 BLOCKED = "Tool execution blocked by hook. Tool: "
@@ -59,7 +59,7 @@ def tools(ran: list[Any]) -> dict[str, BaseTool]:
 
 
 def told(turns: list[Turn], tools: list[BaseTool], **given: Any) -> list[str]:
-    """What the model is told in a run; of a held call, the approval's id alone."""
+    """Run a crew and return the results that the model got. For a held call, return the id of its approval instead."""
     agent = agent_of(turns, tools, **given)
     crew_of(agent).kickoff()
     return words(agent.llm.told)
@@ -70,12 +70,12 @@ def words(texts: list[str]) -> list[str]:
 
 
 def dispatched(pep: Pep) -> list[tuple[str, str | None]]:
-    """Of each call that was decided: the tool, and the agent that called."""
+    """Return the tool and the agent of each call on which the policy decided."""
     events = [event for event in pep.audit.events if event["type"].endswith(".dispatch")]  # type: ignore[attr-defined]
     return [(event["tool_name"], event["agent"]) for event in events]
 
 
-def test_calls_that_are_held_together_are_granted_out_of_order_and_run_once(
+def test_held_calls_of_a_turn_run_once_when_granted_in_any_order(
     pep: Pep, guard: CrewAiGuard, tools: dict[str, BaseTool], ran: list[Any]
 ) -> None:
     guarded = guard.tools([tools["pay_bill"]])
@@ -99,14 +99,14 @@ def test_calls_that_are_held_together_are_granted_out_of_order_and_run_once(
         ("said", "TOOL_EXECUTION_FAILED: the board is shut"),
     ],
 )
-def test_a_tool_that_fails_runs_once_and_the_model_is_told_safe_words(
+def test_failing_tool_runs_once_and_the_model_gets_no_details(
     guard: CrewAiGuard, tools: dict[str, BaseTool], ran: list[Any], native: bool, note: str, text: str
 ) -> None:
     assert told([[("post_note", {"note": note})]], guard.tools([tools["post_note"]]), native=native) == [text]
     assert ran == [note]
 
 
-def test_what_the_framework_raises_to_stop_a_run_passes(
+def test_exceptions_that_stop_a_run_reach_the_caller(
     guard: CrewAiGuard, tools: dict[str, BaseTool], ran: list[Any]
 ) -> None:
     with pytest.raises(HookAborted):
@@ -116,7 +116,7 @@ def test_what_the_framework_raises_to_stop_a_run_passes(
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_each_call_is_decided_whatever_is_cached(
+def test_each_call_is_decided_even_if_crewai_caches_its_result(
     pep: Pep, guard: CrewAiGuard, tools: dict[str, BaseTool], ran: list[Any], native: bool
 ) -> None:
     other = ("pay_bill", BILL[1])
@@ -129,7 +129,7 @@ def test_each_call_is_decided_whatever_is_cached(
     assert ran == ["n", "n"]
 
 
-def test_a_limit_of_uses_is_that_of_a_run(guard: CrewAiGuard, tools: dict[str, BaseTool], ran: list[Any]) -> None:
+def test_usage_limit_of_a_tool_counts_per_run(guard: CrewAiGuard, tools: dict[str, BaseTool], ran: list[Any]) -> None:
     guarded = guard.tools([tools["read_note"]])
     turns: list[Turn] = [[("read_note", {"note": note})] for note in "abcd"]
 
@@ -141,7 +141,7 @@ def test_a_limit_of_uses_is_that_of_a_run(guard: CrewAiGuard, tools: dict[str, B
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_a_tool_that_is_not_guarded_does_not_run_even_under_the_name_of_one_that_is(
+def test_unguarded_tool_with_the_name_of_a_guarded_tool_is_blocked(
     pep: Pep, guard: CrewAiGuard, tools: dict[str, BaseTool], ran: list[Any], native: bool
 ) -> None:
     @crew_tool("read_note")
@@ -150,7 +150,8 @@ def test_a_tool_that_is_not_guarded_does_not_run_even_under_the_name_of_one_that
         ran.append("impostor")
         return note
 
-    calls: Turn = [NOTE, ("read_note_2", NOTE[1])]  # what the framework calls the second of a name
+    # If two tools have the name `read_note`, CrewAI renames the second tool to `read_note_2`.
+    calls: Turn = [NOTE, ("read_note_2", NOTE[1])]
     both = [impostor, *guard.tools([tools["read_note"]])]
 
     seen = told([calls[: 1 + native]], both, native=native)
@@ -159,7 +160,7 @@ def test_a_tool_that_is_not_guarded_does_not_run_even_under_the_name_of_one_that
     assert ran == ["n"][:native]
 
 
-def test_tools_that_need_no_decision_are_named(pep: Pep, ran: list[Any]) -> None:
+def test_tools_listed_as_unguarded_run_without_a_decision(pep: Pep, ran: list[Any]) -> None:
     @crew_tool
     def count_words(text: str) -> str:
         """Count."""
@@ -173,7 +174,9 @@ def test_tools_that_need_no_decision_are_named(pep: Pep, ran: list[Any]) -> None
     assert (seen, ran) == (["1"], ["a"])
 
 
-def test_a_coworker_is_known_by_its_own_role(pep: Pep, tools: dict[str, BaseTool], ran: list[Any]) -> None:
+def test_audit_records_the_role_of_the_coworker_that_calls(
+    pep: Pep, tools: dict[str, BaseTool], ran: list[Any]
+) -> None:
     guard = CrewAiGuard(pep, World.session, unguarded=["delegate_work_to_coworker", "ask_question_to_coworker"])
     guarded = guard.tools([tools["read_note"], tools["pay_bill"]])
     work = {"task": "read", "context": "c", "coworker": "reader"}
@@ -187,7 +190,7 @@ def test_a_coworker_is_known_by_its_own_role(pep: Pep, tools: dict[str, BaseTool
     assert sorted(dispatched(pep)) == [("pay_bill", "reader"), ("read_note", "reader")]
 
 
-def test_the_session_is_made_of_the_agent_and_its_crew_or_of_nothing_where_no_agent_calls(
+def test_session_function_gets_the_context_of_the_hook_or_none(
     pep: Pep, tools: dict[str, BaseTool], ran: list[Any]
 ) -> None:
     def session(context: Any) -> dict[str, Any]:
@@ -200,7 +203,7 @@ def test_the_session_is_made_of_the_agent_and_its_crew_or_of_nothing_where_no_ag
     guard.close()
 
     assert [event["subject"] for event in pep.audit.events][:1] == ["night shift of kit"]  # type: ignore[attr-defined]
-    assert alone == ToolFailure(message="pep.internal_error: the call could not be decided, and nothing ran")
+    assert alone == ToolFailure(message="pep.internal_error: the call could not be decided, so the tool did not run")
     assert ran == ["n"]
 
 
@@ -213,7 +216,7 @@ def _streamed(crew: Any) -> Any:
 
 
 @pytest.mark.parametrize(("kickoff", "given"), [(_async, {}), (_streamed, {"stream": True})])
-def test_a_crew_that_runs_otherwise_is_decided_likewise(
+def test_calls_are_decided_in_every_way_to_run_a_crew(
     pep: Pep,
     guard: CrewAiGuard,
     tools: dict[str, BaseTool],
@@ -229,7 +232,7 @@ def test_a_crew_that_runs_otherwise_is_decided_likewise(
     assert sorted(dispatched(pep)) == [("pay_bill", "kit"), ("read_note", "kit")]
 
 
-def test_guarded_tools_are_decided_when_somebody_has_taken_the_hooks_away(
+def test_calls_of_guarded_tools_are_decided_even_if_hooks_are_cleared(
     pep: Pep, guard: CrewAiGuard, tools: dict[str, BaseTool], ran: list[Any]
 ) -> None:
     guarded = guard.tools([tools["pay_bill"]])
@@ -237,10 +240,11 @@ def test_guarded_tools_are_decided_when_somebody_has_taken_the_hooks_away(
 
     told([[BILL]], guarded)
 
-    assert (ran, dispatched(pep)) == ([], [("pay_bill", "agent:kit")])  # of the session
+    # The name of the agent comes from the session, not from CrewAI's hook.
+    assert (ran, dispatched(pep)) == ([], [("pay_bill", "agent:kit")])
 
 
-def test_tools_that_are_not_as_declared_are_refused_at_start(guard: CrewAiGuard, tools: dict[str, BaseTool]) -> None:
+def test_guard_rejects_tools_that_differ_from_the_manifest(guard: CrewAiGuard, tools: dict[str, BaseTool]) -> None:
     @crew_tool
     def wipe_disk(disk: int) -> str:
         """Wipe."""
@@ -248,5 +252,5 @@ def test_tools_that_are_not_as_declared_are_refused_at_start(guard: CrewAiGuard,
 
     with pytest.raises(UsageError, match="wipe_disk: disk: type string became integer"):
         guard.tools([wipe_disk])
-    with pytest.raises(UsageError, match="two tools have one name"):
+    with pytest.raises(UsageError, match="two tools have the same name"):
         guard.tools([tools["read_note"], crew_tool("read note")(tools["read_note"].func)])

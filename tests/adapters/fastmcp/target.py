@@ -1,4 +1,4 @@
-"""FastMCP as a target: a server of the suite's tools, and its client, of each revision of the protocol."""
+"""The conformance target for FastMCP, in each protocol revision: a server with the suite's tools, and a client."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,6 @@ from tests.conformance.local import functions
 
 
 def server_of(world: Any, pep: Pep) -> FastMCP:
-    """A server of the suite's tools."""
     beside = [Middleware()] if world.setting == "beside" else []
     server = FastMCP("kit", middleware=[*beside, FastMcpMiddleware(pep, World.session), *beside])
     schemas = {name: tool.schema_ for name, tool in pep.manifest.tools.items()}
@@ -30,7 +29,7 @@ def server_of(world: Any, pep: Pep) -> FastMCP:
 
 
 async def call(client: Client, tool: str, arguments: dict[str, Any]) -> Observed:
-    """What a model sees of a call."""
+    """Call a tool and return the text that a model would see."""
     result = await client.call_tool(tool, arguments, raise_on_error=False)
     text = "\n".join(block.text for block in result.content)
     held = re.search(r"approval ([\w-]+)", text)
@@ -54,7 +53,8 @@ class FastMcpClient(AdapterClient):
 
     def cancel(self, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> None:
         super().cancel(tool, arguments, call_id=call_id)
-        # When this is answered, without the engine, the server has read what was sent before.
+        # The server answers this request without the engine, so the answer shows that the server has read the earlier
+        # requests.
         self.portal.call(self.turn, "open_shell", {}, "")
 
     async def alisted(self) -> Sequence[str]:

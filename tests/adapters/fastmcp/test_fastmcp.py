@@ -1,4 +1,4 @@
-"""The adapter of FastMCP, on servers and clients of FastMCP."""
+"""Servers of FastMCP run only calls that the adapter allows."""
 
 import asyncio
 import socket
@@ -52,7 +52,7 @@ def tools(server: FastMCP, ran: list[Any]) -> FastMCP:
 
 
 @pytest.mark.process
-def test_the_suite_passes_with_a_client_of_the_revision_before(tmp_path: Path) -> None:
+def test_conformance_suite_passes_with_a_client_of_the_older_mcp_revision(tmp_path: Path) -> None:
     cells = outcome(LEGACY, tmp_path)
 
     assert {case for case, cell in cells.items() if cell != "pass"} == {"positional arguments"}
@@ -71,7 +71,9 @@ async def served(server: FastMCP, token: str) -> AsyncIterator[Client]:
 
 
 @pytest.mark.parametrize(("token", "agent"), [("main", "agent:kit"), ("sub", "agent:sub"), ("nobody", None)])
-async def test_who_calls_over_http_is_in_the_token(pep: Pep, ran: list[Any], token: str, agent: str | None) -> None:
+async def test_session_of_a_call_over_http_has_the_caller_in_the_token(
+    pep: Pep, ran: list[Any], token: str, agent: str | None
+) -> None:
     def session(context: Context) -> dict[str, Any]:
         verified = get_access_token()
         claims = verified.claims if verified else {}
@@ -96,7 +98,7 @@ async def test_who_calls_over_http_is_in_the_token(pep: Pep, ran: list[Any], tok
         assert pep.approvals.get(held.held or "").agent == agent
 
 
-async def test_progress_is_streamed_while_a_call_runs(server: FastMCP) -> None:
+async def test_client_gets_progress_while_a_call_runs(server: FastMCP) -> None:
     @server.tool
     async def post_note(note: str, ctx: Context) -> str:
         await ctx.report_progress(1, 2, "half")
@@ -115,7 +117,9 @@ async def test_progress_is_streamed_while_a_call_runs(server: FastMCP) -> None:
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 @pytest.mark.parametrize("grants", [False, True], ids=["accepted", "granted"])
-async def test_to_accept_a_page_grants_nothing(pep: Pep, ran: list[Any], mode: str, grants: bool) -> None:
+async def test_accepting_an_approval_page_does_not_grant_the_call(
+    pep: Pep, ran: list[Any], mode: str, grants: bool
+) -> None:
     opened: list[str] = []
 
     async def open_page(message: str, response_type: Any, params: Any, context: Any) -> ElicitResult:
@@ -131,11 +135,12 @@ async def test_to_accept_a_page_grants_nothing(pep: Pep, ran: list[Any], mode: s
         seen = await call(client, "pay_bill", BILL)
 
     assert pep.approvals is not None
-    sent_there = mode == "auto"  # others cannot be asked within a call: they are told
+    # A server cannot ask clients of the older revision during a call, so the result names the URL of the page.
+    sent_there = mode == "auto"
     paid = sent_there and grants
     assert (seen.is_error, ran) == (not paid, [("a", 500.0)] if paid else [])
     assert opened == ([f"https://pages/{pep.approvals.list()[0].id}"] if sent_there else [])
-    assert paid or f"It is granted at https://pages/{seen.held}" in seen.message
+    assert paid or f"Approve it at https://pages/{seen.held}" in seen.message
 
 
 def mounted(server: FastMCP, guard: FastMcpMiddleware, ran: list[Any]) -> str:
@@ -175,7 +180,9 @@ def guarded_child(server: FastMCP, guard: FastMcpMiddleware, ran: list[Any]) -> 
 
 
 @pytest.mark.parametrize("arranged", [mounted, renamed, injected, called_by_another, guarded_child])
-async def test_no_other_way_leads_to_a_denied_tool(server: FastMCP, ran: list[Any], arranged: Any) -> None:
+async def test_denied_tool_cannot_be_called_through_another_tool_or_request(
+    server: FastMCP, ran: list[Any], arranged: Any
+) -> None:
     guard = next(each for each in server.middleware if isinstance(each, FastMcpMiddleware))
     name = arranged(server, guard, ran)
 
@@ -188,7 +195,7 @@ async def test_no_other_way_leads_to_a_denied_tool(server: FastMCP, ran: list[An
     assert arranged is guarded_child or name not in listed or name == "post_note"
 
 
-async def test_another_version_of_a_tool_is_not_called(server: FastMCP, ran: list[Any]) -> None:
+async def test_server_does_not_call_an_older_version_of_a_tool(server: FastMCP, ran: list[Any]) -> None:
     def post_note(note: str) -> None:
         ran.append(note)
 
@@ -201,7 +208,7 @@ async def test_another_version_of_a_tool_is_not_called(server: FastMCP, ran: lis
     assert (old.is_error, ran) == (True, ["new"])
 
 
-async def test_a_tool_that_is_not_as_declared_is_left_out(
+async def test_server_does_not_list_a_tool_that_differs_from_the_manifest(
     server: FastMCP, ran: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     @server.tool
@@ -214,10 +221,10 @@ async def test_a_tool_that_is_not_as_declared_is_left_out(
 
     assert (listed, [each.message for each in seen], ran) == (["pay_bill"], [LEFT_OUT.text] * 2, [])
     (line,) = [each.getMessage() for each in caplog.records if each.name == "pdp.adapters"]
-    assert line.startswith("tool post_note is left out: it is not as manifest 1.0.0 declares it: ")
+    assert line.startswith("tool post_note is left out: the tool differs from manifest 1.0.0: ")
 
 
-async def test_a_tool_that_can_run_as_a_task_is_left_out(server: FastMCP, ran: list[Any]) -> None:
+async def test_server_does_not_list_a_tool_that_can_run_as_a_task(server: FastMCP, ran: list[Any]) -> None:
     async def post_note(note: str) -> None:
         ran.append(note)
 
@@ -228,7 +235,9 @@ async def test_a_tool_that_can_run_as_a_task_is_left_out(server: FastMCP, ran: l
     assert (result.is_error, ran) == (True, [])
 
 
-async def test_a_tool_that_is_replaced_is_checked_again(server: FastMCP, ran: list[Any]) -> None:
+async def test_tool_that_replaces_another_tool_is_compared_with_the_manifest_again(
+    server: FastMCP, ran: list[Any]
+) -> None:
     def read_note(note: str, page: float = 3, filter: Any = None) -> str:  # noqa: A002 - the tool's argument
         ran.append((note, page))
         return note
@@ -274,7 +283,9 @@ def _extended(server: FastMCP, child: FastMCP) -> None:
 
 
 @pytest.mark.parametrize("arranged", [_within, _within_child, _extended])
-async def test_nothing_runs_between_a_decision_and_the_body(server: FastMCP, ran: list[Any], arranged: Any) -> None:
+async def test_guard_rejects_middleware_that_runs_between_the_guard_and_the_tool(
+    server: FastMCP, ran: list[Any], arranged: Any
+) -> None:
     child = FastMCP("child")
 
     @child.tool
@@ -298,7 +309,7 @@ async def test_nothing_runs_between_a_decision_and_the_body(server: FastMCP, ran
     ],
     ids=["told", "masked"],
 )
-async def test_what_a_tool_raises_is_told(pep: Pep, error: Exception, text: str) -> None:
+async def test_client_gets_the_error_of_a_tool(pep: Pep, error: Exception, text: str) -> None:
     server = FastMCP("kit", middleware=[FastMcpMiddleware(pep, World.session)], mask_error_details=True)
 
     @server.tool
@@ -311,7 +322,7 @@ async def test_what_a_tool_raises_is_told(pep: Pep, error: Exception, text: str)
     assert (seen.is_error, seen.message) == (True, text)
 
 
-async def test_what_a_tool_asks_its_client_is_asked(server: FastMCP, pep: Pep) -> None:
+async def test_tool_can_ask_its_client_for_input(server: FastMCP, pep: Pep) -> None:
     form = types.ElicitRequestFormParams(message="sure?", requested_schema={"type": "object", "properties": {}})
 
     @server.tool

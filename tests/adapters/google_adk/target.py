@@ -1,4 +1,4 @@
-"""ADK's runner under the conformance suite, with a model that proposes what the user's message says."""
+"""The conformance target for ADK: a runner whose model makes the calls in the user's message."""
 
 import json
 import re
@@ -29,9 +29,9 @@ ASKED = "adk_request_confirmation"
 
 
 class ScriptedLlm(BaseLlm):
-    """Proposes the calls that stand in the user's message: `[[tool, arguments, call_id], ...]`; then says `done`.
+    """A model that makes the calls in the user's message, `[[tool, arguments, call_id], ...]`, then says `done`.
 
-    An agent that is a tool has them in the argument `note` of its call.
+    An agent that is used as a tool gets the calls in its argument `note`.
     """
 
     model: str = "scripted"
@@ -49,7 +49,7 @@ class ScriptedLlm(BaseLlm):
 
 
 def scripted(content: types.Content) -> list[types.FunctionCall]:
-    """Return the calls that a message asks for; none where it has the result of one."""
+    """Return the calls that a user's message asks for. A message with the result of a call asks for no calls."""
     parts = content.parts or []
     given = re.search(r'\[\[.*\]\]|\{"note".*\}', "".join(part.text or "" for part in parts), re.DOTALL)
     if given is None or any(part.function_response for part in parts):
@@ -60,7 +60,7 @@ def scripted(content: types.Content) -> list[types.FunctionCall]:
 
 
 class Run:
-    """One session of a runner: what the model is told of each call, and what waits for a person."""
+    """One session of a runner, with the results that the model got and the calls that wait for a confirmation."""
 
     def __init__(self, runner: Runner, session: str) -> None:
         self.runner, self.session = runner, session
@@ -69,11 +69,11 @@ class Run:
         self.events: list[Event] = []
 
     async def propose(self, *calls: tuple[str, dict[str, Any], str], **options: Any) -> None:
-        """Be a user whose message makes the model propose these calls."""
+        """Send a user's message that lets the model make these calls."""
         await self._say(types.Part(text=json.dumps(calls)), **options)
 
     async def resume(self, *call_ids: str, confirmed: bool = True, **more: Any) -> None:
-        """Answer ADK's requests for confirmation of these calls."""
+        """Confirm or reject these calls in ADK, and continue the run."""
         response = {"confirmed": confirmed, **more}
         ids = [self.waits.pop(call_id)[0] for call_id in call_ids]
         answers = [types.FunctionResponse(id=each, name=ASKED, response=response) for each in ids]
@@ -92,13 +92,12 @@ class Run:
 
 
 async def opened_run(runner: Runner, session: str) -> Run:
-    """Return a run of a new session."""
     await runner.session_service.create_session(app_name=runner.app_name, user_id="person-1", session_id=session)
     return Run(runner, session)
 
 
 class PassingPlugin(BasePlugin):
-    """Somebody else's plugin, which lets everything pass."""
+    """A plugin of the application that lets every call pass."""
 
     async def before_tool_callback(self, **_: Any) -> None:
         return None
@@ -109,7 +108,7 @@ def _passing(**_: Any) -> None:
 
 
 class AdkClient(AdapterClient):
-    """Each call is a run in a session of its own."""
+    """A client that makes each call in a separate session."""
 
     def __init__(self, world: World, pep: Pep, portal: BlockingPortal) -> None:
         super().__init__(world, pep, portal)

@@ -1,4 +1,4 @@
-"""The plugin of Google's Agent Development Kit, in runs of its runner."""
+"""Runs of Google's Agent Development Kit (ADK) execute only calls that the plugin allows."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ READ: Call = ("read_note", {"note": "a"}, "c1")
 GOT = {"result": 'read_note got {"note":"a"}'}
 PAID = {"result": 'pay_bill got {"payee":"first","amount":1}'}
 STEP_UP = "POLICY_VIOLATION: STEP_UP: approvals.required"
-REJECTED = {"error": "a person rejected this call, and nothing ran"}
+REJECTED = {"error": "a person rejected this call, so the tool did not run"}
 
 
 def agent_of(world: World, name: str = "kit", **options: Any) -> LlmAgent:
@@ -58,7 +58,7 @@ def grant(pep: Pep, run: Run, call_id: str) -> None:
     pep.approvals.grant(run.waits[call_id][1]["approval_id"], World.approver)
 
 
-async def test_calls_that_are_held_together_run_as_each_is_granted(world: World, pep: Pep) -> None:
+async def test_each_held_call_of_a_turn_runs_when_it_is_granted(world: World, pep: Pep) -> None:
     run = await run_of(pep, agent_of(world))
 
     await run.propose(*HELD, READ)
@@ -75,7 +75,9 @@ async def test_calls_that_are_held_together_run_as_each_is_granted(world: World,
     assert run.told == {"c1": GOT, "first": PAID, "second": {"result": 'pay_bill got {"payee":"second","amount":2}'}}
 
 
-async def test_what_adk_confirms_is_not_granted_and_the_model_makes_the_call_again(world: World, pep: Pep) -> None:
+async def test_confirmation_in_adk_without_a_grant_returns_an_error_and_the_model_may_repeat_the_call(
+    world: World, pep: Pep
+) -> None:
     run = await run_of(pep, agent_of(world))
 
     await run.propose(*HELD[:1])
@@ -92,7 +94,7 @@ async def test_what_adk_confirms_is_not_granted_and_the_model_makes_the_call_aga
     assert (world.ran(), run.told["again"]) == ([("pay_bill", BILLS[0])], PAID)
 
 
-async def test_what_is_rejected_is_not_run_although_it_is_granted(world: World, pep: Pep) -> None:
+async def test_rejected_call_does_not_run_even_if_granted(world: World, pep: Pep) -> None:
     model = ScriptedLlm()
     run = await run_of(pep, agent_of(world, model=model))
 
@@ -105,7 +107,7 @@ async def test_what_is_rejected_is_not_run_although_it_is_granted(world: World, 
 
 
 @pytest.mark.process
-async def test_a_paused_run_goes_on_in_another_process(world: World) -> None:
+async def test_paused_run_resumes_in_another_process(world: World) -> None:
     with Pep.from_project(world.folder / "pdp.yaml") as pep:
         service = SqliteSessionService(str(world.folder / "sessions.db"))
         run = await run_of(pep, agent_of(world), service=service)
@@ -121,7 +123,7 @@ async def test_a_paused_run_goes_on_in_another_process(world: World) -> None:
 
 
 class Note(BaseModel):
-    """What an agent is asked that stands in as the tool `read_note`."""
+    """The arguments of an agent that is used as the tool `read_note`."""
 
     note: str
     page: float | None = None
@@ -146,8 +148,9 @@ def as_tool(below: LlmAgent) -> dict[str, Any]:
     ],
     ids=["transfer", "single turn", "task", "agent as a tool"],
 )
-@pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated")  # AgentTool's own
-async def test_an_agent_below_another_is_pinned_by_its_own_name(
+# AgentTool of ADK passes this deprecated argument, not the test.
+@pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated")
+async def test_sub_agent_may_call_only_tools_that_the_manifest_pins_for_the_agent_name(
     world: World, first: Call, mode: Any, above: Callable[[LlmAgent], dict[str, Any]]
 ) -> None:
     manifest = json.loads((world.folder / "manifest.yaml").read_bytes())
@@ -169,7 +172,7 @@ async def test_an_agent_below_another_is_pinned_by_its_own_name(
             await run.resume(call_id)
         calls = [event for event in pinned.audit.events if event["type"].endswith(".dispatch")]  # type: ignore[attr-defined]
 
-    # What an AgentTool starts cannot be resumed: its model is told of the approval instead.
+    # A run inside an AgentTool cannot be resumed, so the model of the inner agent gets a text that names the approval.
     assert waits == ([] if mode is None else ["first"])
     assert at_pause == [("read_note", {"note": "a"})]
     assert world.ran() == [*at_pause, *[("pay_bill", BILLS[0])] * len(waits)]
@@ -178,7 +181,7 @@ async def test_an_agent_below_another_is_pinned_by_its_own_name(
     } == {(name, "read_note", "s1") for name in ("read_note", "pay_bill", "wipe_disk")}
 
 
-async def test_a_run_that_streams_is_decided_once(world: World, pep: Pep) -> None:
+async def test_call_in_a_streaming_run_is_decided_once(world: World, pep: Pep) -> None:
     run = await run_of(pep, agent_of(world))
 
     await run.propose(READ, *HELD[:1], run_config=RunConfig(streaming_mode=StreamingMode.SSE))
@@ -190,7 +193,7 @@ async def test_a_run_that_streams_is_decided_once(world: World, pep: Pep) -> Non
 
 
 class Connection(BaseLlmConnection):
-    """A live connection of a scripted model."""
+    """A live connection to a scripted model."""
 
     def __init__(self) -> None:
         self.responses: asyncio.Queue[LlmResponse] = asyncio.Queue()
@@ -210,14 +213,14 @@ class Connection(BaseLlmConnection):
 
 
 class LiveLlm(ScriptedLlm):
-    """A scripted model with live connections."""
+    """A scripted model that supports live connections."""
 
     @asynccontextmanager
     async def connect(self, llm_request: LlmRequest) -> AsyncIterator[Connection]:
         yield Connection()
 
 
-async def test_a_live_run_cannot_pause_so_its_model_is_told(world: World, pep: Pep) -> None:
+async def test_held_call_in_a_live_run_returns_a_text(world: World, pep: Pep) -> None:
     async def fetch_page(url: str, limit: float) -> AsyncGenerator[str, None]:
         yield functions(world)["fetch_page"](url, limit)
 
@@ -236,13 +239,13 @@ async def test_a_live_run_cannot_pause_so_its_model_is_told(world: World, pep: P
 
     assert (told["c1"], told["first"]["error"].startswith(STEP_UP)) == (GOT, True)
     assert told["f1"] == {
-        "error": "TOOL_EXECUTION_FAILED: a tool that streams in a live run is not supported: it did not begin"
+        "error": "TOOL_EXECUTION_FAILED: tools that stream in a live run are not supported, so the tool did not start"
     }
     assert world.ran() == [("read_note", {"note": "a"})]
 
 
 class Prefixed(BaseToolset):
-    """Tools of a server, which ADK gives a prefix."""
+    """A toolset of a server, to whose tool names ADK adds a prefix."""
 
     def __init__(self, world: World) -> None:
         super().__init__(tool_name_prefix="kit")
@@ -252,7 +255,7 @@ class Prefixed(BaseToolset):
         return [self.tool]
 
 
-async def test_a_tool_that_adk_renames_is_decided_by_its_new_name(world: World, pep: Pep) -> None:
+async def test_policy_sees_the_new_name_of_a_renamed_tool(world: World, pep: Pep) -> None:
     agent = agent_of(world, tools=[Prefixed(world)])
     run = await run_of(pep, agent)
 
@@ -263,14 +266,14 @@ async def test_a_tool_that_adk_renames_is_decided_by_its_new_name(world: World, 
 
 
 def meddling(tool: Any, args: dict[str, Any], tool_context: Any) -> dict[str, Any] | None:
-    """Forbid a note, and change another one, as a callback of the agent's own does."""
+    """A callback of the agent that denies one note, and changes the page in the calls for all other notes."""
     if args["note"] == "forbidden":
         return {"error": "not this note"}
     args["page"] = 2
     return None
 
 
-async def test_callbacks_of_the_agents_own_forbid_and_change_before_the_decision(world: World, pep: Pep) -> None:
+async def test_agent_callbacks_can_deny_or_change_calls_before_the_decision(world: World, pep: Pep) -> None:
     run = await run_of(pep, agent_of(world, before_tool_callback=meddling))
 
     await run.propose(READ, ("read_note", {"note": "forbidden"}, "c2"))
@@ -279,7 +282,7 @@ async def test_callbacks_of_the_agents_own_forbid_and_change_before_the_decision
     assert run.told["c2"] == {"error": "not this note"}
 
 
-async def test_a_confirmation_that_the_tool_wants_comes_before_its_run(world: World, pep: Pep) -> None:
+async def test_tool_that_requires_confirmation_runs_only_after_the_confirmation(world: World, pep: Pep) -> None:
     made = functions(world)
     tools = [FunctionTool(made[name], require_confirmation=True) for name in ("read_note", "pay_bill", "wipe_disk")]
     run = await run_of(pep, agent_of(world, tools=tools))
@@ -292,13 +295,13 @@ async def test_a_confirmation_that_the_tool_wants_comes_before_its_run(world: Wo
     await run.resume("c1")
     await run.resume("c2", confirmed=False)
 
-    # Nobody is asked about what the policy denies.
+    # ADK asks the user to confirm only calls that the policy does not deny.
     assert (at_pause, waits) == ([], {"c1", "c2", "first"})
     assert world.ran() == [("pay_bill", BILLS[0]), ("read_note", {"note": "a"})]
     assert (run.told["c1"], run.told["again"], run.told["c2"]) == (GOT, PAID, REJECTED)
 
 
-async def test_a_tool_that_goes_on_for_long_gives_its_result_later(world: World, pep: Pep) -> None:
+async def test_long_running_tool_runs_although_the_model_gets_its_result_later(world: World, pep: Pep) -> None:
     def read_note(note: str, page: float | None = None, filter: Any = None) -> None:  # noqa: A002 - the tool's argument
         functions(world)["read_note"](note)
 
@@ -310,7 +313,7 @@ async def test_a_tool_that_goes_on_for_long_gives_its_result_later(world: World,
 
 
 def read_note(note: int) -> str:
-    """Take what the manifest's tool does not."""
+    """Has the name of a tool in the manifest, but another parameter type."""
     return str(note)
 
 
@@ -318,12 +321,12 @@ def read_note(note: int) -> str:
     ("options", "message"),
     [
         ({"code_executor": UnsafeLocalCodeExecutor()}, "agent kit has a code executor"),
-        ({"tools": [google_search]}, "a tool that its model's provider runs"),
+        ({"tools": [google_search]}, "a tool that the model's provider runs"),
         ({"tools": [AgentTool(LlmAgent(name="read_note"), include_plugins=False)]}, "without plugins"),
     ],
     ids=["code executor", "tool of the provider", "agent without plugins"],
 )
-async def test_what_would_run_undecided_ends_the_run(
+async def test_run_ends_if_an_agent_has_tools_that_bypass_the_decision(
     world: World, pep: Pep, options: dict[str, Any], message: str
 ) -> None:
     run = await run_of(pep, agent_of(world, **{"model": ScriptedLlm(model="gemini-3.5-flash"), **options}))
@@ -334,7 +337,7 @@ async def test_what_would_run_undecided_ends_the_run(
     assert world.ran() == []
 
 
-async def test_a_tool_that_is_not_as_declared_is_left_out(
+async def test_agent_does_not_get_a_tool_that_differs_from_the_manifest(
     world: World, pep: Pep, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = await run_of(pep, agent_of(world, tools=[read_note]))
@@ -346,7 +349,7 @@ async def test_a_tool_that_is_not_as_declared_is_left_out(
     assert "read_note: note: type string became integer" in line
 
 
-async def test_the_session_is_made_of_adks_context(world: World, pep: Pep) -> None:
+async def test_session_function_gets_the_context_of_adk(world: World, pep: Pep) -> None:
     def session(context: Any) -> dict[str, Any]:
         names = {"person-1": {**World.session["claims"]}}
         return {"claims": names[context.user_id], "request_id": f"{context.session.id}-{context.invocation_id}"}
@@ -360,5 +363,5 @@ async def test_the_session_is_made_of_adks_context(world: World, pep: Pep) -> No
 
     dispatched, ended = pep.audit.events  # type: ignore[attr-defined]
     assert {dispatched["request_id"], ended["request_id"]} == {f"s1-{run.events[0].invocation_id}"}
-    assert told[0].response == {"error": "pep.internal_error: the call could not be decided, and nothing ran"}
+    assert told[0].response == {"error": "pep.internal_error: the call could not be decided, so the tool did not run"}
     assert world.ran() == [("read_note", {"note": "a"})]

@@ -1,4 +1,4 @@
-"""What adapters share, under the conformance suite without any framework."""
+"""`ToolGuard`, which all adapters use, is tested without a framework."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ class GuardTarget:
 
 
 @pytest.mark.process
-def test_the_suite_passes(tmp_path: Path) -> None:
+def test_tool_guard_passes_the_conformance_suite(tmp_path: Path) -> None:
     cells = run(GuardTarget(), tmp_path)
 
     assert {case: cell for case, cell in cells.items() if cell != "pass"} == {
@@ -59,7 +59,7 @@ def test_the_suite_passes(tmp_path: Path) -> None:
     assert cells.keys() == CASES.keys()
 
 
-def test_what_ran_is_the_frameworks_own_result(pep: Pep) -> None:
+def test_guard_outcome_contains_the_unchanged_result_object_of_the_tool(pep: Pep) -> None:
     own = object()
 
     outcome = ToolGuard(pep, SESSION).call(
@@ -69,7 +69,7 @@ def test_what_ran_is_the_frameworks_own_result(pep: Pep) -> None:
     assert (outcome.kind, outcome.text, outcome.own, outcome.value) == (OutcomeKind.RAN, "7", own, 7)
 
 
-def test_what_is_asked_before_runs_nothing_and_has_its_approval(pep: Pep) -> None:
+def test_guard_method_aask_opens_an_approval_without_running_the_call(pep: Pep) -> None:
     guard = ToolGuard(pep, SESSION)
     bill = FrameworkCall("pay_bill", {"payee": "a", "amount": 5})
 
@@ -82,7 +82,7 @@ def test_what_is_asked_before_runs_nothing_and_has_its_approval(pep: Pep) -> Non
     assert (ran.kind, ran.value) == (OutcomeKind.RAN, {"payee": "a", "amount": 5})
 
 
-def test_a_schema_of_another_draft_is_compared_by_what_it_means(pep: Pep) -> None:
+def test_equivalent_schema_of_an_older_draft_matches_the_manifest(pep: Pep) -> None:
     declared = thawed(pep.manifest.tools["read_note"].schema_)
     draft = {**declared, "$schema": "http://json-schema.org/draft-07/schema#", "definitions": {}, "odd": 1}
 
@@ -91,17 +91,17 @@ def test_a_schema_of_another_draft_is_compared_by_what_it_means(pep: Pep) -> Non
         ToolGuard(pep, SESSION).check({"read_note": {"$schema": "http://json-schema.org/draft-03/schema#"}})
 
 
-def test_a_session_that_cannot_be_made_is_a_denial(pep: Pep) -> None:
+def test_call_is_denied_if_the_session_function_fails(pep: Pep) -> None:
     def session(context: Any) -> dict[str, Any]:
         raise KeyError(context)
 
     outcome = ToolGuard(pep, session).call(FrameworkCall("read_note", {"note": "a"}), lambda _: 1)
 
     assert outcome.kind is OutcomeKind.DENIED
-    assert outcome.text == "pep.internal_error: the call could not be decided, and nothing ran"
+    assert outcome.text == "pep.internal_error: the call could not be decided, so the tool did not run"
 
 
-def test_a_fault_after_the_run_does_not_say_that_nothing_ran(pep: Pep) -> None:
+def test_error_after_the_run_still_reports_that_the_tool_ran(pep: Pep) -> None:
     class Faulty(Pep):
         def call(self, *asked: Any, **ids: Any) -> Any:
             super().call(*asked, **ids)
@@ -111,10 +111,10 @@ def test_a_fault_after_the_run_does_not_say_that_nothing_ran(pep: Pep) -> None:
         outcome = ToolGuard(faulty, SESSION).call(FrameworkCall("read_note", {"note": "a"}), lambda _: 1)
 
     assert outcome.kind is OutcomeKind.FAILED
-    assert outcome.text == "pep.internal_error: the tool ran, and its result could not be delivered"
+    assert outcome.text == "pep.internal_error: the tool ran, but its result could not be delivered"
 
 
-def test_the_session_is_made_of_the_context_and_of_what_the_framework_knows(pep: Pep) -> None:
+def test_session_combines_the_session_function_result_with_framework_values(pep: Pep) -> None:
     guard = ToolGuard(pep, lambda context: {**SESSION, "purpose": context, "run_id": None})
     call = FrameworkCall("read_note", {"note": "a"}, "c1", context="kit", agent="agent:kit", run_id="r1")
 
@@ -124,7 +124,7 @@ def test_the_session_is_made_of_the_context_and_of_what_the_framework_knows(pep:
     assert (dispatched["agent"], dispatched["run_id"], dispatched["tool_call_id"]) == ("agent:kit", "r1", "c1")
 
 
-def test_where_a_held_call_cannot_be_paused_the_same_call_of_a_run_has_one_key() -> None:
+def test_calls_with_the_same_arguments_in_a_run_that_cannot_pause_have_the_same_key() -> None:
     wire = {"beneficiary_id": "bene-acme-441", "amount": 30_000, "source_account": "a", "reference": "r"}
     with Pep.from_project("examples/payments/pdp.yaml", approvals=Approvals()) as pep:
         session = read_document(Path("examples/payments/session.json")).value
@@ -142,9 +142,7 @@ def test_where_a_held_call_cannot_be_paused_the_same_call_of_a_run_has_one_key()
 
 
 @pytest.mark.parametrize("arguments", [{"note": "a"}, '{"note": "a"}'], ids=["object", "text"])
-def test_a_default_that_the_manifest_lacks_is_decided(
-    pep: Pep, arguments: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_policy_sees_default_arguments_of_a_tool(pep: Pep, arguments: Any, caplog: pytest.LogCaptureFixture) -> None:
     declared = load_effective(Path(MANIFEST), None).tools["read_note"].schema_
     guard, ran = ToolGuard(pep, SESSION), list[Any]()
     for _ in range(2):
@@ -176,7 +174,7 @@ def _appending(ran: list[Any]) -> Any:
     ],
     ids=["a default", "one in an object", "null, and one that is never used"],
 )
-def test_what_a_tool_takes_where_an_argument_is_left_out_is_declared(pep: Pep, own: Any, said: str | None) -> None:
+def test_guard_rejects_invalid_default_arguments_of_a_tool(pep: Pep, own: Any, said: str | None) -> None:
     declared = load_effective(Path(MANIFEST), None).tools["read_note"].schema_
     real = _laid_over(declared, {"properties": own})
     if said is None:
@@ -184,7 +182,7 @@ def test_what_a_tool_takes_where_an_argument_is_left_out_is_declared(pep: Pep, o
         return
     with pytest.raises(UsageError) as refused:
         ToolGuard(pep, SESSION).check({"read_note": real})
-    assert refused.value.message == f"tools are not as manifest 1.0.0 declares them: read_note: {said}"
+    assert refused.value.message == f"tools differ from manifest 1.0.0: read_note: {said}"
 
 
 def _laid_over(schema: Any, changes: Any) -> Any:
@@ -193,7 +191,7 @@ def _laid_over(schema: Any, changes: Any) -> Any:
     return {**schema, **{name: _laid_over(schema.get(name, {}), change) for name, change in changes.items()}}
 
 
-def test_a_tool_that_is_not_as_declared_is_said_with_every_difference(pep: Pep) -> None:
+def test_error_lists_every_difference_from_the_manifest(pep: Pep) -> None:
     guard = ToolGuard(pep, SESSION)
     as_declared = {"type": "object", "properties": {"disk": {"type": "string"}}, "required": ["disk"]}
     guard.check({"wipe_disk": as_declared, "open_shell": {"type": "object"}})
@@ -205,12 +203,12 @@ def test_a_tool_that_is_not_as_declared_is_said_with_every_difference(pep: Pep) 
     assert "wipe_disk: all: is new" in caught.value.message
 
 
-def test_an_enforcement_point_with_a_registry_is_refused() -> None:
+def test_guard_rejects_a_pep_with_a_registry() -> None:
     with Pep.from_registry(Registry(load_manifest(Path(MANIFEST)))) as own, pytest.raises(UsageError):
         ToolGuard(own, SESSION)
 
 
-def test_a_call_that_needs_a_key_is_named_by_its_run_and_id() -> None:
+def test_idempotency_key_is_derived_from_run_and_call_id() -> None:
     claims = {"sub": "officer-123", "emts": {"payments.wire.initiate": True}, "limits": {"wire.auto_approved": 25000}}
     session = {"claims": claims, "facts": {"beneficiary_id": "bene-acme-441", "sanctions_status": "clear"}}
     wire = {"beneficiary_id": "bene-acme-441", "amount": 47_500, "source_account": "ops-main", "reference": "inv-1"}
@@ -230,7 +228,7 @@ def test_a_call_that_needs_a_key_is_named_by_its_run_and_id() -> None:
     assert (first == again == stronger, others.count(first), others[-1]) == (True, 0, None)
 
 
-def test_a_policy_that_puts_another_tool_in_the_place_of_a_call_runs_neither() -> None:
+def test_neither_the_called_nor_the_new_tool_runs_if_the_policy_replaces_the_tool() -> None:
     def respond(request: dict[str, Any]) -> dict[str, Any]:
         return answer(
             "ALLOW", *([duty("transform", tool="post_note")] if request["action"]["name"] == "read_note" else [])
@@ -242,13 +240,13 @@ def test_a_policy_that_puts_another_tool_in_the_place_of_a_call_runs_neither() -
 
     assert (outcome.kind, outcome.text, ran) == (
         OutcomeKind.FAILED,
-        "TOOL_UNAVAILABLE: the policy has post_note run in place of read_note, and the framework runs read_note alone",
+        "TOOL_UNAVAILABLE: the policy replaced read_note with post_note, but the framework can only run read_note",
         [],
     )
 
 
 @pytest.mark.parametrize("granted", [False, True], ids=["waiting", "granted"])
-def test_what_a_rejected_call_waits_for_is_withdrawn(pep: Pep, granted: bool) -> None:
+def test_approval_of_a_rejected_call_is_withdrawn(pep: Pep, granted: bool) -> None:
     guard, bill = ToolGuard(pep, SESSION), FrameworkCall("pay_bill", {"payee": "a", "amount": 5})
     assert pep.approvals is not None
     held = asyncio.run(guard.aask(bill)).approval
@@ -260,6 +258,9 @@ def test_what_a_rejected_call_waits_for_is_withdrawn(pep: Pep, granted: bool) ->
     others = [guard.reject(FrameworkCall("read_note", {"note": "a"}), answers), guard.reject(bill, answers[:2])]
     rejected = guard.reject(bill, answers)
 
-    assert (others, rejected) == ([None, None], CallOutcome(OutcomeKind.DENIED, "rejected, and nothing ran: not today"))
+    assert (others, rejected) == (
+        [None, None],
+        CallOutcome(OutcomeKind.DENIED, "rejected, so the tool did not run: not today"),
+    )
     assert [each.state.value for each in pep.approvals.list()] == ["withdrawn"]
     assert guard.call(bill, lambda decided: decided).kind is OutcomeKind.HELD

@@ -1,1 +1,1 @@
-"""LangChain and LangGraph, tried with real agents whose model is scripted."""
+"""Tests of LangChain and LangGraph with their own agents and a scripted model."""

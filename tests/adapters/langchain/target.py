@@ -1,4 +1,4 @@
-"""An agent of `create_agent` as a target: each turn is a run of it, with a model that makes one call."""
+"""The conformance target for LangChain: each call is a run of a `create_agent` agent with a scripted model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from tests.conformance.local import functions
 
 
 class ScriptedModel(GenericFakeChatModel):
-    """Says what it is told to; `bound` has the names of the tools that it was told of at last."""
+    """A model that returns scripted messages. `bound` contains the tool names in the latest request to the model."""
 
     bound: list[str] = Field(default_factory=list)
 
@@ -30,7 +30,7 @@ class ScriptedModel(GenericFakeChatModel):
 
 
 def scripted(*turns: Sequence[tuple[str, Mapping[str, Any], str]] | str) -> ScriptedModel:
-    """A model that in each turn makes calls (tool, arguments, id), or says a text, and then that it is done."""
+    """Return a model that in each turn makes calls (tool, arguments, id) or says a text. The last turn says "done"."""
     messages = [
         AIMessage(turn)
         if isinstance(turn, str)
@@ -41,7 +41,7 @@ def scripted(*turns: Sequence[tuple[str, Mapping[str, Any], str]] | str) -> Scri
 
 
 class PassAll(AgentMiddleware):
-    """Somebody else's, which lets everything pass."""
+    """Middleware of the application that lets every call pass."""
 
     async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
         return await handler(request)

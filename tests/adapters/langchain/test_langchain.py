@@ -1,4 +1,4 @@
-"""LangChain and LangGraph in what users do with them: real agents and graphs, whose model is scripted."""
+"""LangChain agents and LangGraph graphs run only calls that the adapter allows."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ ways = pytest.mark.parametrize("way", ["sync", "async"])
 
 
 class Bench:
-    """An enforcement point, tools that note what they got in `ran`, and agents with one thread."""
+    """An enforcement point, tools that record their arguments in `ran`, and agents that share one LangGraph thread."""
 
     def __init__(self, pep: Pep) -> None:
         self.pep, self.ran, self.saver = pep, list[Any](), InMemorySaver()
@@ -75,12 +75,12 @@ def go(way: str, agent: Any, given: Any, **options: Any) -> Any:
 
 
 def results(state: Any) -> dict[str, tuple[str, str]]:
-    """What the model sees of each call: status and text."""
+    """Return the status and the text of each tool result."""
     return {each.tool_call_id: (each.status, each.text) for each in state["messages"] if each.type == "tool"}
 
 
 def pauses(bench: Bench, state: Any) -> dict[str, Any]:
-    """The pauses of a run, by whom their bill would pay; LangGraph has them in any order."""
+    """Return the interrupts of a run as a mapping from the payee of the held bill, because their order is not fixed."""
     assert bench.pep.approvals is not None
     asked = [bench.pep.approvals.get(pause.value["approval_id"]).request for pause in state["__interrupt__"]]
     return {
@@ -98,7 +98,7 @@ def note(text: str) -> tuple[str, dict[str, Any], str]:
 
 
 @ways
-def test_calls_held_together_are_granted_out_of_order(bench: Bench, way: str) -> None:
+def test_held_calls_of_a_turn_can_be_granted_in_any_order(bench: Bench, way: str) -> None:
     paused = go(way, bench.agent(scripted([bill("a"), note("n"), bill("b")])), {"messages": "pay"})
     first = pauses(bench, paused)
     assert (bench.ran, sorted(first)) == (["n"], ["a", "b"])
@@ -119,19 +119,19 @@ def test_calls_held_together_are_granted_out_of_order(bench: Bench, way: str) ->
 
 
 @ways
-def test_a_rejected_call_is_told_to_the_model_even_when_it_was_granted(bench: Bench, way: str) -> None:
+def test_rejected_call_does_not_run_even_if_granted(bench: Bench, way: str) -> None:
     (pause,) = go(way, bench.agent(scripted([bill("a")])), {"messages": "pay"})["__interrupt__"]
     bench.grant(pause)
     answer = {"type": "reject", "approval_id": pause.value["approval_id"], "message": "not today"}
 
     state = go(way, bench.agent(scripted()), Command(resume=answer))
 
-    assert results(state) == {"call-a": ("error", "rejected, and nothing ran: not today")}
+    assert results(state) == {"call-a": ("error", "rejected, so the tool did not run: not today")}
     assert bench.ran == []
 
 
-def test_answers_of_a_framework_grant_nothing(bench: Bench) -> None:
-    """The review beside ours approves, edits and approves always: ours holds what it made of the call."""
+def test_approval_by_other_middleware_does_not_grant_the_call(bench: Bench) -> None:
+    """The guard holds a call even if other middleware has approved or edited the call."""
     beside = HumanInTheLoopMiddleware(interrupt_on={"pay_bill": True})
     go("sync", bench.agent(scripted([bill("a")]), beside), {"messages": "pay"})
     edit = {"type": "edit", "edited_action": {"name": "pay_bill", "args": {"payee": "b", "amount": 7}}}
@@ -147,7 +147,7 @@ def test_answers_of_a_framework_grant_nothing(bench: Bench) -> None:
 
 
 @ways
-def test_without_a_thread_the_model_is_told_and_makes_the_call_again(bench: Bench, way: str) -> None:
+def test_held_call_without_a_thread_returns_a_text_and_can_be_repeated(bench: Bench, way: str) -> None:
     def run() -> Any:
         agent = bench.agent(scripted([bill("a")]), checkpointer=None)
         given = {"messages": "pay"}
@@ -164,8 +164,8 @@ def test_without_a_thread_the_model_is_told_and_makes_the_call_again(bench: Benc
 
 
 @ways
-def test_a_tool_that_pauses_the_run_itself_gets_its_own_answer(bench: Bench, way: str) -> None:
-    def read_note(note: str, page: float | None = None, filter: Any = None) -> str:  # noqa: A002 - as above
+def test_tool_that_interrupts_the_run_gets_the_answer_to_its_question(bench: Bench, way: str) -> None:
+    def read_note(note: str, page: float | None = None, filter: Any = None) -> str:  # noqa: A002 - the tool's argument
         """Read."""
         answer = interrupt("which page?")
         bench.ran.append(answer)
@@ -179,7 +179,7 @@ def test_a_tool_that_pauses_the_run_itself_gets_its_own_answer(bench: Bench, way
     assert results(state) == {"call-n": ("success", "read n 7")}
 
 
-def test_a_tool_that_steers_the_graph_has_its_command_and_its_state(bench: Bench) -> None:
+def test_guarded_tool_can_return_a_command_and_use_injected_state(bench: Bench) -> None:
     class State(AgentState):
         mood: str
 
@@ -189,7 +189,7 @@ def test_a_tool_that_steers_the_graph_has_its_command_and_its_state(bench: Bench
         mood: Annotated[str, InjectedState("mood")],
         tool_call_id: Annotated[str, InjectedToolCallId],
         page: float | None = None,
-        filter: Any = None,  # noqa: A002 - as above
+        filter: Any = None,  # noqa: A002 - the tool's argument
     ) -> Command:
         """Read."""
         bench.ran.append((note, mood))
@@ -205,7 +205,7 @@ def test_a_tool_that_steers_the_graph_has_its_command_and_its_state(bench: Bench
 
 
 @ways
-def test_a_tool_that_was_put_in_the_place_of_another_is_decided_by_its_own_name(bench: Bench, way: str) -> None:
+def test_policy_sees_the_name_of_a_substituted_tool(bench: Bench, way: str) -> None:
     @tool
     def wipe_disk(disk: str) -> str:
         """Wipe."""
@@ -228,7 +228,7 @@ def test_a_tool_that_was_put_in_the_place_of_another_is_decided_by_its_own_name(
     assert (status, "scopes.missing" in text) == ("error", True)
 
 
-def test_a_tool_that_comes_at_runtime_is_checked_shown_and_decided(bench: Bench) -> None:
+def test_tool_added_at_runtime_is_checked_listed_and_decided(bench: Bench) -> None:
     @tool
     def wipe_disk(disk: str) -> str:
         """Wipe."""
@@ -256,7 +256,9 @@ def test_a_tool_that_comes_at_runtime_is_checked_shown_and_decided(bench: Bench)
 
 
 @ways
-def test_a_tool_that_is_not_as_declared_is_left_out(bench: Bench, way: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_agent_does_not_get_a_tool_that_differs_from_the_manifest(
+    bench: Bench, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def pay_bill(payee: str, amount: str, urgent: bool = False) -> str:
         """Pay."""
         return "paid"
@@ -292,7 +294,7 @@ class Repeats(AgentMiddleware):
 
 @ways
 @pytest.mark.parametrize(("inner", "ran"), [(Changes, []), (Repeats, ["n"])])
-def test_middleware_within_the_guard_neither_changes_nor_repeats_a_call(
+def test_middleware_after_the_guard_cannot_change_or_repeat_a_call(
     bench: Bench, way: str, inner: Any, ran: list[str]
 ) -> None:
     guard = LangChainMiddleware(bench.pep, World.session)
@@ -304,7 +306,7 @@ def test_middleware_within_the_guard_neither_changes_nor_repeats_a_call(
     assert "put LangChainMiddleware last" in results(state)["call-n"][1]
 
 
-def test_a_tool_that_calls_another_tool_runs(bench: Bench) -> None:
+def test_guarded_tool_can_call_another_tool(bench: Bench) -> None:
     @tool
     def inner(note: str) -> str:
         """Read."""
@@ -322,7 +324,7 @@ def test_a_tool_that_calls_another_tool_runs(bench: Bench) -> None:
 
 
 @ways
-def test_the_session_is_made_of_the_runs_context_and_of_what_langgraph_knows(bench: Bench, way: str) -> None:
+def test_session_combines_the_run_context_with_values_of_langgraph(bench: Bench, way: str) -> None:
     model = scripted([note("n")])
 
     def session(context: Any) -> Any:
@@ -341,7 +343,7 @@ def test_the_session_is_made_of_the_runs_context_and_of_what_langgraph_knows(ben
 
 
 class Graph:
-    """A graph of one's own with a `ToolNode`; its calls have the node together, or (`alone`) each a task of its own."""
+    """A custom graph with one `ToolNode`. If `alone` is true, each call is a separate task of this node."""
 
     def __init__(self, bench: Bench, model: ScriptedModel, *, alone: bool) -> None:
         guard = LangChainMiddleware(bench.pep, World.session)
@@ -358,7 +360,7 @@ class Graph:
 
 
 @ways
-def test_a_held_call_pauses_a_graph_of_ones_own(bench: Bench, way: str) -> None:
+def test_held_call_pauses_a_custom_graph(bench: Bench, way: str) -> None:
     graph = Graph(bench, scripted([bill("a"), bill("b"), note("n")]), alone=True).compiled
     paused = go(way, graph, {"messages": "pay"})
     assert sorted(pauses(bench, paused)) == ["a", "b"]
@@ -371,7 +373,7 @@ def test_a_held_call_pauses_a_graph_of_ones_own(bench: Bench, way: str) -> None:
 
 
 @ways
-def test_calls_that_share_a_node_do_not_pause_it_as_those_that_ran_would_run_again(bench: Bench, way: str) -> None:
+def test_held_call_in_a_graph_node_with_other_calls_returns_a_text_without_pausing(bench: Bench, way: str) -> None:
     graph = Graph(bench, scripted([bill("a"), note("n")], "told"), alone=False).compiled
 
     state = go(way, graph, {"messages": "pay"})
@@ -382,11 +384,11 @@ def test_calls_that_share_a_node_do_not_pause_it_as_those_that_ran_would_run_aga
 
 
 @ways
-def test_a_call_of_a_sub_agent_pauses_the_whole_run_and_is_decided_by_its_own_name(bench: Bench, way: str) -> None:
+def test_call_of_a_sub_agent_pauses_the_run_and_is_decided_for_that_agent(bench: Bench, way: str) -> None:
     inner = scripted([bill("a")], "the sub-agent is done")
     sub = bench.agent(inner, tools=[bench.pay_bill], name="agent:sub", checkpointer=None)
 
-    def read_note(note: str, page: float | None = None, filter: Any = None) -> str:  # noqa: A002 - as above
+    def read_note(note: str, page: float | None = None, filter: Any = None) -> str:  # noqa: A002 - the tool's argument
         """Ask the sub-agent."""
         return str(sub.invoke({"messages": note})["messages"][-1].text)
 
@@ -408,7 +410,7 @@ def test_a_call_of_a_sub_agent_pauses_the_whole_run_and_is_decided_by_its_own_na
 
 
 class Redacting(Engine):
-    """Allows all, and has a field of a result taken out."""
+    """An engine that allows every call, with the obligation to redact one field of the result."""
 
     name = "redacting"
 
@@ -437,13 +439,13 @@ HIDDEN = {"name": "[redacted]", "age": 7}
     ],
     ids=["an object", "a list", "a command", "a message"],
 )
-def test_what_a_policy_takes_out_of_a_result_is_out_of_it_in_every_form(result: Any, field: str, seen: Any) -> None:
+def test_redacted_field_is_removed_from_every_format_of_the_result(result: Any, field: str, seen: Any) -> None:
     @tool
     def read_note(
         note: str,
         call: Annotated[str, InjectedToolCallId],
         page: float | None = None,
-        filter: Any = None,  # noqa: A002 - as above
+        filter: Any = None,  # noqa: A002 - the tool's argument
     ) -> Any:
         """Read."""
         return result(call)
@@ -455,9 +457,9 @@ def test_what_a_policy_takes_out_of_a_result_is_out_of_it_in_every_form(result: 
     assert (told.status, json.loads(told.text)) == ("success", seen)
 
 
-def test_a_tool_that_says_itself_that_it_failed_has_failed(bench: Bench) -> None:
+def test_tool_message_with_status_error_is_recorded_as_a_failure(bench: Bench) -> None:
     @tool
-    def read_note(note: str, page: float | None = None, filter: Any = None) -> str:  # noqa: A002 - as above
+    def read_note(note: str, page: float | None = None, filter: Any = None) -> str:  # noqa: A002 - the tool's argument
         """Read."""
         raise ToolException("there is no such note")
 
@@ -467,7 +469,7 @@ def test_a_tool_that_says_itself_that_it_failed_has_failed(bench: Bench) -> None
     assert results(state) == {"call-n": ("error", "TOOL_EXECUTION_FAILED: there is no such note")}
 
 
-def test_a_call_with_a_key_runs_once_in_a_thread_and_anew_when_it_had_paused(tmp_path: Path) -> None:
+def test_call_with_a_key_runs_once_per_conversation_thread_even_if_the_tool_pauses(tmp_path: Path) -> None:
     ran: list[Any] = []
 
     def initiate_wire(beneficiary_id: str, amount: float, source_account: str, reference: str) -> str:

@@ -1,4 +1,4 @@
-"""What somebody with a LangGraph app does: two lines, a held call, a grant on the command line, and it runs once."""
+"""A new user adds two lines to a LangGraph app. Then a call is held, granted on the command line, and run once."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def command(folder: Path, *words: str) -> str:
 
 
 @pytest.mark.process
-def test_two_lines_hold_a_call_that_runs_once_after_a_grant_on_the_command_line(folder: Path) -> None:
+def test_held_call_runs_once_after_a_grant_on_the_command_line(folder: Path) -> None:
     app = folder / "app.py"
     app.write_text(APP)
     assert command(folder, "app.py") == "INV-1 is paid\n"

@@ -1,4 +1,4 @@
-"""What `pdp scan app` and `pdp manifest import app` read of real tools."""
+"""`pdp scan app` and `pdp manifest import app` read real LangChain tools."""
 
 from typing import Annotated
 
@@ -22,7 +22,7 @@ async def refund_order(order_id: str, amount: float) -> str:
 TOOLS = [find_order, refund_order]
 
 
-def test_a_tool_has_the_arguments_that_the_model_sees() -> None:
+def test_scan_reads_the_arguments_that_the_model_sees() -> None:
     where, of_id = f"{__name__}:TOOLS", {"title": "Order Id", "type": "string"}
     find = {"properties": {"order_id": of_id}, "required": ["order_id"]}
     amount = {"title": "Amount", "type": "number"}

@@ -1,4 +1,4 @@
-"""A process that goes on with a run which another one paused: python -m ... FOLDER, a world's, with `state.json`."""
+"""Resumes a paused run of another process: `python -m ... FOLDER`. FOLDER contains the saved `state.json`."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ async def main(folder: Path) -> None:
         context = Context.from_dict(agent, state["context"])
         await context.store.set(
             "memory", ChatMemoryBuffer.from_defaults(llm=agent.llm)
-        )  # the framework does not keep it
+        )  # LlamaIndex does not save the memory with the context.
         handler = agent.run(ctx=context)
         handler.ctx.send_event(HumanResponseEvent(approval_id=state["approval"], approved=True))
         await handler

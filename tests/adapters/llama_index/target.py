@@ -1,4 +1,4 @@
-"""LlamaIndex as a target: runs of a `FunctionAgent` whose model follows a script."""
+"""The conformance target for LlamaIndex: runs of a `FunctionAgent` whose model follows a script."""
 
 from asyncio import CancelledError
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ Call = tuple[str, dict[str, Any], str]
 
 
 class Script:
-    """What a model does: propose one list of calls (tool, arguments, id) each turn, then say "done"."""
+    """A scripted model that makes the next list of calls (tool, arguments, id) in each turn, and ends with "done"."""
 
     def __init__(self, *turns: Sequence[Call]) -> None:
         self.turns, self.told, self.tools = list(turns), dict[str, str](), list[list[str]]()
@@ -50,7 +50,8 @@ class LlamaIndexClient(AdapterClient):
         self.tools: list[Any] = guarded_llama_tools(
             [*functions(self.world).values(), shell(self.world)], self.pep, self.world.session
         )
-        if self.world.setting == "beside":  # there are no handlers: somebody else's tools have our functions
+        # LlamaIndex has no handlers for calls. Instead of a handler, another tool wraps each guarded tool.
+        if self.world.setting == "beside":
             self.tools = [FunctionTool(async_fn=each.async_fn, metadata=each.metadata) for each in self.tools]
 
     async def turn(self, tool: str, arguments: dict[str, Any], call_id: str) -> Observed:
@@ -71,7 +72,9 @@ class LlamaIndexClient(AdapterClient):
                     seen = Observed(event.tool_output.content, event.tool_output.is_error)
             await handler
         except CancelledError:
-            with CancelScope(shield=True):  # the portal would cancel this too, and the run would go on
+            # Without the shield, the portal would also cancel this request to cancel the run, so the run would
+            # continue.
+            with CancelScope(shield=True):
                 await handler.cancel_run()
             raise
         assert list(script.told.values()) == [seen.message]
@@ -85,7 +88,7 @@ class LlamaIndexClient(AdapterClient):
             client.portal.call(client.end)
 
     async def end(self) -> None:
-        """End the runs that still wait."""
+        """Cancel all runs that have not ended."""
         for handler in self.runs:
             if handler.is_done():
                 continue

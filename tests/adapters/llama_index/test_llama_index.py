@@ -1,4 +1,4 @@
-"""The adapter of LlamaIndex, in runs of its agents."""
+"""Agents of LlamaIndex run only calls that the adapter allows."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ async def pauses(handler: Any, number: int) -> list[Any]:
 
 
 async def results(handler: Any) -> dict[str, tuple[str, bool]]:
-    """Run to the end and return what came of calls, by their ids."""
+    """Wait until the run ends, and return the results of the run's calls by call id."""
     events = [event async for event in handler.stream_events()]
     await handler
     found = [each for each in events if isinstance(each, ToolCallResult)]
@@ -71,7 +71,7 @@ def answer(event: Any, *, approved: bool = True) -> HumanResponseEvent:
     return HumanResponseEvent(approval_id=event.approval_id, approved=approved)
 
 
-async def test_calls_that_are_held_together_run_as_each_is_granted(world: World, pep: Pep, tools: list[Any]) -> None:
+async def test_each_held_call_of_a_turn_runs_when_it_is_granted(world: World, pep: Pep, tools: list[Any]) -> None:
     script = Script([*HELD, READ])
     handler = agent_of(script, tools).run("go")
     asked = {payee_of(pep, each): each for each in await pauses(handler, 2)}
@@ -95,9 +95,7 @@ async def test_calls_that_are_held_together_run_as_each_is_granted(world: World,
     }
 
 
-async def test_calls_to_which_a_model_gives_one_id_are_held_each_for_itself(
-    world: World, pep: Pep, tools: list[Any]
-) -> None:
+async def test_calls_with_the_same_id_are_held_separately(world: World, pep: Pep, tools: list[Any]) -> None:
     script = Script([(tool, arguments, "same") for tool, arguments, _ in HELD])
     handler = agent_of(script, tools).run("go")
     for event in await pauses(handler, 2):
@@ -111,11 +109,11 @@ async def test_calls_to_which_a_model_gives_one_id_are_held_each_for_itself(
 @pytest.mark.parametrize(
     ("granted", "approved", "told"),
     [
-        (True, False, "pay_bill was rejected, and nothing ran"),
+        (True, False, "pay_bill was rejected, so the tool did not run"),
         (False, True, "POLICY_VIOLATION: STEP_UP: approvals.required"),
     ],
 )
-async def test_an_answer_that_is_no_grant_runs_nothing(
+async def test_held_call_runs_only_after_a_grant_and_a_yes_in_the_application(
     world: World, pep: Pep, tools: list[Any], granted: bool, approved: bool, told: str
 ) -> None:
     script = Script(HELD[:1])
@@ -133,8 +131,9 @@ async def test_an_answer_that_is_no_grant_runs_nothing(
 
 
 @pytest.mark.process
-@pytest.mark.filterwarnings("ignore:Skipping serialization of known unserializable key")  # with pydantic 2.14
-async def test_a_paused_run_goes_on_in_another_process(world: World) -> None:
+# LlamaIndex causes this warning with pydantic 2.14.
+@pytest.mark.filterwarnings("ignore:Skipping serialization of known unserializable key")
+async def test_paused_run_resumes_in_another_process(world: World) -> None:
     script = Script(HELD[:1])
     with Pep.from_project(world.folder / "pdp.yaml") as pep:
         handler = agent_of(script, guarded_llama_tools([*functions(world).values()], pep, World.session)).run("go")
@@ -151,7 +150,7 @@ async def test_a_paused_run_goes_on_in_another_process(world: World) -> None:
     assert world.ran() == [("pay_bill", BILLS[0])]
 
 
-async def test_the_agent_that_has_its_turn_is_pinned_by_its_own_name(world: World) -> None:
+async def test_active_agent_may_call_only_tools_that_the_manifest_pins_for_the_agent_name(world: World) -> None:
     manifest = json.loads((world.folder / "manifest.yaml").read_bytes())
     pins = {"agent:kit": ["read_note"], "lead": [], "clerk": ["read_note"]}
     manifest["agents"] = [{"id": name, "tools": dict.fromkeys(tools, "1.0.0")} for name, tools in pins.items()]
@@ -171,7 +170,7 @@ async def test_the_agent_that_has_its_turn_is_pinned_by_its_own_name(world: Worl
     assert [tool.metadata.name for tool in listed] == ["read_note"]
 
 
-async def test_an_agent_within_a_tool_is_told_instead(world: World, pep: Pep, tools: list[Any]) -> None:
+async def test_held_call_of_an_agent_inside_a_tool_returns_a_text(world: World, pep: Pep, tools: list[Any]) -> None:
     below = Script([READ, *HELD[:1]])
 
     async def post_note(note: str) -> str:
@@ -187,9 +186,12 @@ async def test_an_agent_within_a_tool_is_told_instead(world: World, pep: Pep, to
     assert world.ran() == [READ_A]
 
 
-@pytest.mark.filterwarnings("ignore:is_running called from within a step")  # by ReActAgent
+# LlamaIndex's ReActAgent causes this warning.
+@pytest.mark.filterwarnings("ignore:is_running called from within a step")
 @pytest.mark.parametrize("streaming", [True, False])
-async def test_all_agents_call_what_is_guarded(world: World, tools: list[Any], streaming: bool) -> None:
+async def test_all_agent_classes_of_llama_index_can_call_guarded_tools(
+    world: World, tools: list[Any], streaming: bool
+) -> None:
     def react(messages: Any, **_: Any) -> ChatMessage:
         turn = sum("Observation:" in (each.content or "") for each in messages[1:])
         calls = ['Action: wipe_disk\nAction Input: {"disk": "a"}', 'Action: read_note\nAction Input: {"note": "a"}']
@@ -203,7 +205,7 @@ async def test_all_agents_call_what_is_guarded(world: World, tools: list[Any], s
     assert world.ran() == [READ_A]
 
 
-async def test_code_that_an_agent_writes_calls_what_is_guarded(world: World, pep: Pep) -> None:
+async def test_code_written_by_an_agent_calls_guarded_tools(world: World, pep: Pep) -> None:
     async def pay_bill(payee: str, amount: float) -> str:
         return run_body(world.record, "pay_bill", {"payee": payee, "amount": amount})
 
@@ -215,7 +217,7 @@ async def test_code_that_an_agent_writes_calls_what_is_guarded(world: World, pep
     async def execute(code: str) -> str:
         for call in code.split(";"):
             try:
-                value = eval(call, own)  # noqa: S307 - what a stand-in model wrote
+                value = eval(call, own)  # noqa: S307 - the stand-in model wrote it
                 said.append(await value if asyncio.iscoroutine(value) else value)
             except RuntimeError as error:
                 said.append(str(error))
@@ -234,7 +236,7 @@ async def test_code_that_an_agent_writes_calls_what_is_guarded(world: World, pep
     assert world.ran() == [READ_A]
 
 
-async def test_tools_of_other_classes_are_guarded_and_a_context_is_no_argument(world: World, pep: Pep) -> None:
+async def test_guard_accepts_tools_of_other_classes_and_ignores_their_context(world: World, pep: Pep) -> None:
     class Notes(CustomQueryEngine):
         def custom_query(self, query_str: str) -> str:
             return run_body(world.record, "ask_notes", {"input": query_str})
@@ -261,7 +263,7 @@ async def test_tools_of_other_classes_are_guarded_and_a_context_is_no_argument(w
     assert (seen, tools[1].requires_context) == ("a", True)
 
 
-async def test_a_tool_that_waits_for_an_event_of_its_own_does(world: World, pep: Pep) -> None:
+async def test_guarded_tool_can_wait_for_an_event(world: World, pep: Pep) -> None:
     async def post_note(ctx: Context, note: str) -> str:
         said = await ctx.wait_for_event(HumanResponseEvent, InputRequiredEvent(prefix="Sure?"))
         return run_body(world.record, "read_note", {"note": said.response})
@@ -275,7 +277,7 @@ async def test_a_tool_that_waits_for_an_event_of_its_own_does(world: World, pep:
     assert (asked.prefix, script.told) == ("Sure?", {"c1": 'read_note got {"note":"yes"}'})
 
 
-def test_tools_that_are_not_as_declared_are_refused(pep: Pep) -> None:
+def test_guard_rejects_tools_that_differ_from_the_manifest(pep: Pep) -> None:
     def read_note(note: int) -> str:
         return str(note)
 
@@ -283,7 +285,7 @@ def test_tools_that_are_not_as_declared_are_refused(pep: Pep) -> None:
         guarded_llama_tools([FunctionTool.from_defaults(read_note)], pep, World.session)
 
 
-async def test_the_session_is_made_of_the_state_of_the_run(world: World, pep: Pep) -> None:
+async def test_session_function_gets_the_state_of_the_run(world: World, pep: Pep) -> None:
     def session(state: dict[str, Any]) -> dict[str, Any]:
         return {**World.session, "request_id": state["request_id"]}
 

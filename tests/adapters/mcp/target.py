@@ -1,4 +1,4 @@
-"""The MCP SDK as a target: a server of the suite's tools, and its client, of each revision of the protocol."""
+"""The conformance target for the MCP SDK, in each protocol revision: a server with the suite's tools, and a client."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,17 +27,16 @@ class Filter(TypedDict, total=False):
 
 
 async def let_pass(ctx: Any, call_next: Any) -> Any:
-    """Be a middleware of somebody else's."""
+    """Middleware of the server that lets every message pass."""
     return await call_next(ctx)
 
 
 def server_of(world: Any, pep: Pep) -> MCPServer:
-    """A server of the suite's tools."""
     beside = [let_pass] if world.setting == "beside" else []
     server = MCPServer("kit", middleware=[*beside, McpMiddleware(pep, World.session)], log_level="CRITICAL")
     bodies = functions(world)
 
-    def read_note(note: str, page: float | None = None, filter: Filter | None = None) -> str:  # noqa: A002 - its name
+    def read_note(note: str, page: float | None = None, filter: Filter | None = None) -> str:  # noqa: A002 - an argument
         found: str = bodies["read_note"](note=note, page=page, filter=filter)
         return found
 
@@ -47,7 +46,7 @@ def server_of(world: Any, pep: Pep) -> MCPServer:
 
 
 async def call(client: Client, tool: str, arguments: dict[str, Any]) -> Observed:
-    """What a model sees of a call."""
+    """Call a tool and return the text that a model would see."""
     result = await client.call_tool(tool, arguments)
     text = "\n".join(block.text for block in result.content if block.type == "text")
     held = re.search(r"approval ([\w-]+)", text)
@@ -71,7 +70,8 @@ class McpClient(AdapterClient):
 
     def cancel(self, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> None:
         super().cancel(tool, arguments, call_id=call_id)
-        # When this is answered, without the engine, the server has read what was sent before.
+        # The server answers this request without the engine, so the answer shows that the server has read the earlier
+        # requests.
         self.portal.call(self.turn, "open_shell", {}, "")
 
     async def alisted(self) -> Sequence[str]:

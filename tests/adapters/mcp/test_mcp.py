@@ -1,4 +1,4 @@
-"""The adapter of the MCP SDK, on its servers and clients."""
+"""Servers of the MCP SDK run only calls that the adapter allows."""
 
 import asyncio
 import socket
@@ -54,7 +54,7 @@ def tools(server: MCPServer, ran: list[Any]) -> MCPServer:
 
 
 @pytest.mark.process
-def test_the_suite_passes_with_a_client_of_the_revision_before(tmp_path: Path) -> None:
+def test_conformance_suite_passes_with_a_client_of_the_older_mcp_revision(tmp_path: Path) -> None:
     cells = outcome(LEGACY, tmp_path)
 
     assert {case for case, cell in cells.items() if cell != "pass"} == {"positional arguments"}
@@ -92,7 +92,7 @@ async def served(middleware: McpMiddleware, ran: list[Any], token: str, mode: Co
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 @pytest.mark.parametrize(("token", "agent"), [("main", "agent:kit"), ("sub", "agent:sub"), ("nobody", None)])
-async def test_who_calls_over_http_is_in_the_token(
+async def test_session_of_a_call_over_http_has_the_caller_in_the_token(
     pep: Pep, ran: list[Any], token: str, agent: str | None, mode: ConnectMode
 ) -> None:
     def session(context: Any) -> dict[str, Any]:
@@ -111,7 +111,7 @@ async def test_who_calls_over_http_is_in_the_token(
         assert pep.approvals.get(held.held or "").agent == agent
 
 
-async def test_progress_is_streamed_while_a_call_runs(server: MCPServer) -> None:
+async def test_client_gets_progress_while_a_call_runs(server: MCPServer) -> None:
     async def post_note(note: str, ctx: Context) -> str:
         await ctx.report_progress(1, 2, "half")
         return note
@@ -130,7 +130,9 @@ async def test_progress_is_streamed_while_a_call_runs(server: MCPServer) -> None
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 @pytest.mark.parametrize("grants", [False, True], ids=["accepted", "granted"])
-async def test_to_accept_a_page_grants_nothing(pep: Pep, ran: list[Any], mode: ConnectMode, grants: bool) -> None:
+async def test_accepting_an_approval_page_does_not_grant_the_call(
+    pep: Pep, ran: list[Any], mode: ConnectMode, grants: bool
+) -> None:
     opened: list[str] = []
 
     async def open_page(context: Any, params: Any) -> types.ElicitResult:
@@ -144,14 +146,15 @@ async def test_to_accept_a_page_grants_nothing(pep: Pep, ran: list[Any], mode: C
         seen = await call(client, "pay_bill", BILL)
 
     assert pep.approvals is not None
-    sent_there = mode == "auto"  # others cannot be asked within a call: they are told
+    # A server cannot ask clients of the older revision during a call, so the result names the URL of the page.
+    sent_there = mode == "auto"
     paid = sent_there and grants
     assert (seen.is_error, ran) == (not paid, [("a", 500.0)] if paid else [])
     assert opened == ([f"https://pages/{pep.approvals.list()[0].id}"] if sent_there else [])
-    assert paid or f"It is granted at https://pages/{seen.held}" in seen.message
+    assert paid or f"Approve it at https://pages/{seen.held}" in seen.message
 
 
-async def test_a_lowlevel_server_that_lists_in_pages(pep: Pep, ran: list[Any]) -> None:
+async def test_lowlevel_server_with_a_paginated_list_is_guarded(pep: Pep, ran: list[Any]) -> None:
     pages = {None: ("read_note", "b"), "b": ("wipe_disk", "c"), "c": ("post_note", None)}
 
     async def listed(ctx: Any, params: Any) -> types.ListToolsResult:
@@ -178,7 +181,7 @@ async def test_a_lowlevel_server_that_lists_in_pages(pep: Pep, ran: list[Any]) -
 @pytest.mark.parametrize(
     "params", [{"name": 1}, {"name": "post_note", "arguments": [1]}, {}], ids=["name", "list", "none"]
 )
-async def test_a_request_that_is_none_is_an_error(pep: Pep, server: MCPServer, params: Any, ran: list[Any]) -> None:
+async def test_malformed_mcp_request_gets_an_error(pep: Pep, server: MCPServer, params: Any, ran: list[Any]) -> None:
     request = types.Request[dict[str, Any], str](method="tools/call", params=params)
     async with Client(server, mode="legacy") as client:
         with pytest.raises(MCPError) as caught:
@@ -187,7 +190,7 @@ async def test_a_request_that_is_none_is_an_error(pep: Pep, server: MCPServer, p
     assert (caught.value.error.code, ran) == (types.INVALID_PARAMS, [])
 
 
-async def test_a_tool_that_calls_another_one_does_so_on_its_own(server: MCPServer, ran: list[Any]) -> None:
+async def test_call_from_one_tool_of_a_server_to_another_is_not_decided(server: MCPServer, ran: list[Any]) -> None:
     async def post_note(note: str) -> str:
         return str(await server.call_tool("wipe_disk", {"disk": note}))
 
@@ -195,10 +198,10 @@ async def test_a_tool_that_calls_another_one_does_so_on_its_own(server: MCPServe
     async with Client(server) as client:
         await call(client, "post_note", {"note": "a"})
 
-    assert ran == ["a"]  # what a tool does is its own: MCPServer.call_tool is beside the protocol, and so beside us
+    assert ran == ["a"]  # MCPServer.call_tool sends no protocol message, so the middleware does not see this call.
 
 
-async def test_a_tool_that_is_not_as_declared_is_left_out(server: MCPServer, ran: list[Any]) -> None:
+async def test_server_does_not_list_a_tool_that_differs_from_the_manifest(server: MCPServer, ran: list[Any]) -> None:
     def post_note(note: int, loud: bool) -> None:
         ran.append(note)
 
@@ -210,7 +213,9 @@ async def test_a_tool_that_is_not_as_declared_is_left_out(server: MCPServer, ran
     assert (listed, seen.message, ran) == (["pay_bill"], LEFT_OUT.text, [])
 
 
-async def test_a_tool_that_is_replaced_is_checked_again(server: MCPServer, ran: list[Any]) -> None:
+async def test_tool_that_replaces_another_tool_is_compared_with_the_manifest_again(
+    server: MCPServer, ran: list[Any]
+) -> None:
     def post_note(note: str) -> str:
         ran.append(note)
         return note
@@ -228,7 +233,7 @@ async def test_a_tool_that_is_replaced_is_checked_again(server: MCPServer, ran: 
     assert (first.is_error, second.message, ran) == (False, LEFT_OUT.text, ["a"])
 
 
-async def test_nothing_runs_between_a_decision_and_the_server(pep: Pep, ran: list[Any]) -> None:
+async def test_guard_rejects_middleware_that_runs_between_the_guard_and_the_server(pep: Pep, ran: list[Any]) -> None:
     async def changes(ctx: Any, call_next: Any) -> Any:
         if ctx.method != "tools/call":
             return await call_next(ctx)
@@ -252,7 +257,7 @@ async def test_nothing_runs_between_a_decision_and_the_server(pep: Pep, ran: lis
     ],
     ids=["told", "masked"],
 )
-async def test_what_a_tool_raises_is_told(server: MCPServer, error: Exception, text: str) -> None:
+async def test_client_gets_the_error_of_a_tool(server: MCPServer, error: Exception, text: str) -> None:
     def post_note(note: str) -> str:
         raise error
 
@@ -263,7 +268,7 @@ async def test_what_a_tool_raises_is_told(server: MCPServer, error: Exception, t
     assert (seen.is_error, seen.message) == (True, text)
 
 
-async def test_an_error_of_the_protocol_stays_one(server: MCPServer) -> None:
+async def test_client_gets_a_protocol_error_of_the_server_unchanged(server: MCPServer) -> None:
     def post_note(note: str) -> str:
         raise MCPError(409, note)
 
@@ -275,7 +280,7 @@ async def test_an_error_of_the_protocol_stays_one(server: MCPServer) -> None:
     assert (caught.value.error.code, caught.value.error.message) == (409, "busy")
 
 
-async def test_what_a_tool_asks_its_client_is_asked(server: MCPServer) -> None:
+async def test_tool_can_ask_its_client_for_input(server: MCPServer) -> None:
     form = types.ElicitRequestFormParams(message="sure?", requested_schema={"type": "object", "properties": {}})
 
     async def post_note(note: str, ctx: Context) -> Any:

@@ -1,4 +1,4 @@
-"""The OpenAI Agents SDK as a target: runs of an agent with a scripted model."""
+"""The conformance target for the OpenAI Agents SDK: runs of an agent with a scripted model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from pdp.testing.conformance.world import World
 from tests.adapters.client import AdapterClient, AdapterTarget, shell
 from tests.conformance.local import functions
 
-# Calls of tools that the model is not told of are told to it, and do not end the run.
+# If the model calls a tool that was not shown to the model, the model gets an error and the run continues.
 CONFIG = RunConfig(tool_not_found_behavior="return_error_to_model", tracing_disabled=True)
 
 
@@ -25,12 +25,12 @@ def kit_tools(world: World) -> list[Any]:
 
 
 def outputs(result: Any) -> list[str]:
-    """What the model was told, of each call since the run began."""
+    """Return the result of each tool call in the run."""
     return [str(item.output) for item in result.new_items if item.type == "tool_call_output_item"]
 
 
 class _Permissive(RunHooks):  # type: ignore[misc]
-    """Somebody else's hooks: they see every call, and refuse none."""
+    """Hooks of the application that see every call and let it pass."""
 
 
 class OpenAiAgentsClient(AdapterClient):
@@ -60,7 +60,7 @@ class OpenAiAgentsClient(AdapterClient):
             pending = await item.agent.pending(item)
             return Observed(f"waits for {pending['approval_id']}", is_error=True, held=pending["approval_id"])
         told = outputs(result)[-1]
-        # The SDK's result of a tool has no mark of an error.
+        # Tool results of the SDK have no error flag, so an error is recognised by its text.
         return Observed(told, is_error=f"{tool} got" not in told)
 
     async def alisted(self) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Runs of the OpenAI Agents SDK with scripted models; what is beside a tool's call is refused at start."""
+"""Runs of the OpenAI Agents SDK execute only allowed calls. Agents with tools that cannot be guarded do not start."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ NOTE = {"note": "a"}
 
 
 class Kit:
-    """The suite's tools and policy in one process, and what ran."""
+    """The suite's tools, an enforcement point in this process, and a record of the calls that ran."""
 
     def __init__(self, folder: Path, pep: Pep) -> None:
         self.pep, self.record = pep, folder / "ran.jsonl"
@@ -64,7 +64,7 @@ class Kit:
 
     @property
     def callers(self) -> list[Any]:
-        """Of each call that ran: the agent, and the tool."""
+        """Return the agent and the tool of each call that ran."""
         events: list[Any] = self.pep.audit.events  # type: ignore[attr-defined]
         return [(each["agent"], each["tool_name"]) for each in events if each["type"].endswith(".result")]
 
@@ -89,7 +89,7 @@ def start(agent: Any, given: Any = "go", **options: Any) -> Any:
 
 
 def resume(result: Any, *, agent: Any = None, always: bool = False) -> Any:
-    """Resume a run as an application does whose person says yes to all."""
+    """Approve every pending call in the SDK, as an application does, and resume the paused run."""
     state = result.to_state() if agent is None else result
     for item in state.get_interruptions():
         state.approve(item, always_approve=always)
@@ -100,7 +100,7 @@ def pending(result: Any) -> list[Any]:
     return [asyncio.run(item.agent.pending(item)) for item in result.interruptions]
 
 
-def test_calls_that_are_held_together_run_once_each_as_they_are_granted(kit: Kit) -> None:
+def test_each_held_call_of_a_turn_runs_once_when_granted(kit: Kit) -> None:
     result = start(kit.agent(calls(("pay_bill", FIRST), ("pay_bill", SECOND)), DONE))
     first, second = pending(result)
     assert (first["tool"], first["approvers"], kit.ran) == ("pay_bill", ["kit.approver"], [])
@@ -117,18 +117,18 @@ def test_calls_that_are_held_together_run_once_each_as_they_are_granted(kit: Kit
 
 
 @pytest.mark.parametrize("always", [False, True])
-def test_the_sdks_approval_grants_nothing_and_the_model_is_told(kit: Kit, *, always: bool) -> None:
+def test_approval_in_the_sdk_does_not_grant_the_call(kit: Kit, *, always: bool) -> None:
     held = start(kit.agent(calls(("pay_bill", FIRST)), [function_call("pay_bill", FIRST, call_id="again")], DONE, DONE))
 
     told = resume(held, always=always)
 
     assert kit.ran == []
     assert all(pending(held)[0]["approval_id"] in text for text in outputs(told))
-    # What is always approved does not pause any more, and is held all the same.
+    # If the SDK always approves a tool, its call does not pause the run, but the call is still held.
     assert (len(outputs(told)), len(told.interruptions)) == ((2, 0) if always else (1, 1))
 
 
-def test_a_rejected_call_is_told_and_runs_nothing_even_if_it_is_granted(kit: Kit) -> None:
+def test_rejected_call_does_not_run_even_if_granted(kit: Kit) -> None:
     held = start(kit.agent(calls(("pay_bill", FIRST)), DONE))
     kit.grant(pending(held)[0])
     state = held.to_state()
@@ -148,7 +148,7 @@ asyncio.run(finish(Path(sys.argv[1])))
 
 
 @pytest.mark.process
-def test_a_run_is_resumed_in_another_process(tmp_path: Path) -> None:
+def test_paused_run_resumes_in_another_process(tmp_path: Path) -> None:
     (tmp_path / "manifest.yaml").write_bytes(orjson.dumps(SUITE))
     project = {"manifest": "manifest.yaml", "store": "sqlite:///store.db"}
     tmp_path.chmod(0o700)
@@ -168,7 +168,7 @@ async def finish(folder: Path) -> None:
     with Pep.from_project(folder / "pdp.yaml") as pep:
         agent = Kit(folder, pep).agent(DONE)
         state = await RunState.from_string(agent, (folder / "state.json").read_text())
-        for _ in range(2):  # the second one, as of a person who clicks twice
+        for _ in range(2):  # Resume twice, because a person may click twice.
             again = await RunState.from_string(agent, state.to_string())
             again.approve(again.get_interruptions()[0])
             agent.model.enqueue(DONE)
@@ -181,16 +181,16 @@ def process(*words: str) -> str:
     return subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, check=True, text=True).stdout
 
 
-def test_a_handoff_leads_to_an_agent_that_is_decided_by_its_own_name(kit: Kit) -> None:
+def test_policy_sees_the_name_of_the_agent_after_a_handoff(kit: Kit) -> None:
     clerk = Agent(name="clerk", model=ScriptedModel([calls(("read_note", NOTE)), DONE]), tools=[kit.tools["read_note"]])
-    clerk.handoffs.append(clerk)  # a circle
+    clerk.handoffs.append(clerk)  # The clerk can hand off to itself, so the handoffs form a cycle.
 
     result = start(kit.agent([function_call("transfer_to_clerk", {}, call_id="h")], handoffs=[clerk]))
 
     assert (result.last_agent.name, kit.ran, kit.callers) == ("clerk", [NOTE], [("clerk", "read_note")])
 
 
-def test_an_agent_that_is_a_tool_is_decided_and_pauses_the_outer_run(kit: Kit) -> None:
+def test_held_call_of_an_agent_used_as_a_tool_pauses_the_outer_run(kit: Kit) -> None:
     clerk = kit.agent(calls(("pay_bill", FIRST)), [assistant_message("paid")], name="clerk")
     asked = [function_call("ask_clerk", {"input": "pay"}, call_id="n")]
     held = start(kit.agent(asked, DONE, tools=[clerk.as_tool("ask_clerk", "Ask the clerk.")]))
@@ -202,7 +202,7 @@ def test_an_agent_that_is_a_tool_is_decided_and_pauses_the_outer_run(kit: Kit) -
     assert kit.callers == [("kit", "ask_clerk"), ("clerk", "pay_bill"), ("kit", "ask_clerk")]
 
 
-def test_a_streamed_run_pauses_and_resumes(kit: Kit) -> None:
+def test_streamed_run_pauses_and_resumes(kit: Kit) -> None:
     async def streamed(agent: Any, given: Any) -> Any:
         result = Runner.run_streamed(agent, given, run_config=CONFIG)
         return result, [each.type async for each in result.stream_events()]
@@ -217,7 +217,7 @@ def test_a_streamed_run_pauses_and_resumes(kit: Kit) -> None:
     assert (done.final_output, kit.ran, "run_item_stream_event" in seen) == ("done", [NOTE, FIRST], True)
 
 
-def test_the_session_is_made_of_what_the_run_gets_as_context(kit: Kit) -> None:
+def test_session_function_gets_the_context_of_the_run(kit: Kit) -> None:
     def session(context: Any) -> Any:
         return {**World.session, "run_id": context["case"]}
 
@@ -237,10 +237,13 @@ async def _ask_for_much(_: Any, arguments: Any, __: str) -> bool:
         (True, "read_note", NOTE, True),
         (_ask_for_much, "ping_host", {"host": "much"}, True),
         (_ask_for_much, "ping_host", {"host": "little"}, False),
-        (True, "fetch_page", {"url": 7}, False),  # nobody is asked about what is denied
+        # For a call that the policy denies, the application's approval rule is not evaluated.
+        (True, "fetch_page", {"url": 7}, False),
     ],
 )
-def test_the_applications_own_question_stays(kit: Kit, own: Any, tool: str, arguments: Any, *, paused: bool) -> None:
+def test_approval_rule_of_the_application_applies_to_allowed_calls(
+    kit: Kit, own: Any, tool: str, arguments: Any, *, paused: bool
+) -> None:
     kit.tools[tool].needs_approval = own
     first = start(kit.agent(calls((tool, arguments)), DONE))
 
@@ -250,7 +253,7 @@ def test_the_applications_own_question_stays(kit: Kit, own: Any, tool: str, argu
     assert kit.ran == ([] if tool == "fetch_page" else [arguments])
 
 
-def test_arguments_that_are_no_object_interrupt_the_run_and_are_denied(kit: Kit) -> None:
+def test_call_whose_arguments_are_not_a_json_object_pauses_the_run_and_is_denied(kit: Kit) -> None:
     held = start(kit.agent(calls(("read_note", "[1]")), DONE))
     assert pending(held) == [None]
 
@@ -263,20 +266,20 @@ async def _slow(context: Any, text: str) -> Any:
     await asyncio.Event().wait()
 
 
-def test_what_fails_is_told_without_its_words(kit: Kit) -> None:
+def test_error_message_of_a_tool_is_hidden_from_the_model(kit: Kit) -> None:
     slow = replace(kit.tools["read_note"], on_invoke_tool=_slow, timeout_seconds=0.05)
     made = calls(("post_note", NOTE), ("read_note", NOTE))
 
     result = start(kit.agent(made, DONE, tools=[kit.tools["post_note"], slow]))
 
-    # The note is lost, as its body says.
+    # The model sees the class of the exception, but not the message of the exception.
     assert outputs(result) == [
         "TOOL_EXECUTION_FAILED: RuntimeError",
         "Tool 'read_note' timed out after 0.05 seconds.",
     ]
 
 
-def test_a_tool_whose_failure_ends_the_run_still_ends_it(kit: Kit) -> None:
+def test_guarded_tool_that_is_set_to_end_the_run_on_failure_ends_the_run(kit: Kit) -> None:
     @function_tool(failure_error_function=None)
     def wipe_disk(disk: str) -> str:
         raise KeyError(disk)
@@ -291,7 +294,7 @@ def test_a_tool_whose_failure_ends_the_run_still_ends_it(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("payee", ["a", "nobody"])
-def test_a_tool_with_an_output_type_gives_it_and_its_denial_is_told(kit: Kit, payee: str) -> None:
+def test_tool_with_an_output_type_returns_a_text_only_if_denied(kit: Kit, payee: str) -> None:
     @function_tool(output_type=Reason, strict_mode=False)
     def fetch_page(url: str, limit: float = 1) -> Reason:
         return Reason(reason=url)
@@ -302,7 +305,7 @@ def test_a_tool_with_an_output_type_gives_it_and_its_denial_is_told(kit: Kit, pa
     assert told == "reason='a'" if payee == "a" else told.startswith("INVALID")
 
 
-def test_a_tool_gets_the_decided_arguments_and_no_others(kit: Kit) -> None:
+def test_tool_gets_only_arguments_that_the_policy_saw(kit: Kit) -> None:
     seen = []
 
     async def body(context: Any, text: str) -> str:
@@ -315,7 +318,7 @@ def test_a_tool_gets_the_decided_arguments_and_no_others(kit: Kit) -> None:
     assert seen == ['{"limit":10,"url":"a"}'] * 2
 
 
-def test_a_renamed_copy_is_decided_as_what_runs(kit: Kit) -> None:
+def test_policy_sees_the_new_name_of_a_copied_tool(kit: Kit) -> None:
     guarded = kit.agent(tools=[kit.tools["wipe_disk"]])
     posing = Agent(name="kit", model=ScriptedModel([calls(("read_note", {"disk": "a"})), DONE]))
     posing.tools = [replace(guarded.tools[0], name="read_note")]
@@ -344,8 +347,8 @@ BESIDE = [
 
 
 @pytest.mark.parametrize("tool", BESIDE, ids=lambda tool: type(tool).__name__)
-def test_a_tool_that_runs_beside_function_tools_is_refused_at_start(kit: Kit, tool: Any) -> None:
-    with pytest.raises(UsageError, match=f"{type(tool).__name__} runs outside of function tools"):
+def test_guard_rejects_a_tool_that_is_not_a_function_tool(kit: Kit, tool: Any) -> None:
+    with pytest.raises(UsageError, match=f"{type(tool).__name__} is not a function tool"):
         kit.agent(tools=[tool])
 
 
@@ -364,14 +367,14 @@ def _unguarded() -> Any:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"prompt": {"id": "p"}}, "its prompt is the provider's"),
+        ({"prompt": {"id": "p"}}, "its prompt is stored at the provider"),
         ({"tools": [_unguarded().as_tool("clerk", "")]}, "clerk runs an unguarded agent"),
         ({"handoffs": [handoff(_unguarded())]}, "a handoff leads to an unguarded agent"),
         ({"tools": [_wiper()]}, "wipe_disk: disk"),
     ],
     ids=["prompt", "agent as a tool", "handoff object", "drift"],
 )
-def test_what_nobody_would_decide_is_refused_at_start(kit: Kit, options: Any, told: str) -> None:
+def test_guard_rejects_options_that_bypass_decisions(kit: Kit, options: Any, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         kit.agent(**options)
 
@@ -385,7 +388,7 @@ def _hand_over(agent: Any) -> None:
     [lambda agent: agent.tools.append(_wiper()), lambda agent: agent.tools.append(BESIDE[0]), _hand_over],
     ids=["tool", "provider's tool", "agent"],
 )
-def test_an_agent_that_is_changed_afterwards_does_not_run(kit: Kit, change: Callable[[Any], None]) -> None:
+def test_agent_that_was_changed_after_guarding_does_not_run(kit: Kit, change: Callable[[Any], None]) -> None:
     agent = kit.agent(DONE)
     change(agent)
 
@@ -393,22 +396,22 @@ def test_an_agent_that_is_changed_afterwards_does_not_run(kit: Kit, change: Call
         start(agent)
 
 
-def test_a_handoff_with_arguments_is_refused(kit: Kit) -> None:
+def test_guard_rejects_a_handoff_with_arguments(kit: Kit) -> None:
     async def note(_: Any, __: Any) -> None: ...
 
     with pytest.raises(UsageError, match="transfer_to_clerk takes arguments"):
         kit.agent(handoffs=[handoff(kit.agent(name="clerk"), on_handoff=note, input_type=Reason)])
 
 
-def test_only_plain_agents_are_taken(kit: Kit) -> None:
+def test_guard_rejects_a_subclass_of_agent(kit: Kit) -> None:
     class Own(Agent):  # type: ignore[misc]
         pass
 
-    with pytest.raises(UsageError, match="an agent is a Own"):
+    with pytest.raises(UsageError, match="cannot guard a Own"):
         guarded_openai_agent(Own(name="kit"), kit.pep, World.session)
 
 
-def test_a_clone_is_decided_by_its_own_name(kit: Kit) -> None:
+def test_policy_sees_the_name_of_a_cloned_agent(kit: Kit) -> None:
     agent = kit.agent(calls(("read_note", NOTE)), DONE)
 
     start(agent.clone(name="clone"))
@@ -417,7 +420,7 @@ def test_a_clone_is_decided_by_its_own_name(kit: Kit) -> None:
 
 
 class Notes(MCPServer):  # type: ignore[misc]
-    """A server in this process; `use_structured_content` and the like are as they come."""
+    """An MCP server that runs in this process with the default settings of the SDK."""
 
     name = "notes"
 
@@ -439,7 +442,7 @@ class Notes(MCPServer):  # type: ignore[misc]
         return CallToolResult(content=[TextContent(type="text", text="noted")])
 
 
-def test_tools_of_mcp_servers_are_decided_listed_and_compared(kit: Kit) -> None:
+def test_tools_of_mcp_servers_are_compared_with_the_manifest_and_decided(kit: Kit) -> None:
     server = Notes(SUITE["tools"][0]["schema"])
     agent = kit.agent(calls(("read_note", NOTE), ("open_shell", {})), DONE, tools=[], mcp_servers=[server])
 

@@ -1,4 +1,4 @@
-"""Pydantic AI as a target: runs of an agent with a scripted model."""
+"""The conformance target for Pydantic AI: runs of an agent with a scripted model."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ from tests.conformance.local import functions
 
 
 class Script:
-    """A model that makes calls, a turn each, and then is done; `shown` is what tools it was told of."""
+    """A model that makes the scripted calls of each turn. `shown` contains the tool names in the latest request."""
 
     def __init__(self, *turns: Sequence[ToolCallPart]) -> None:
         self.turns, self.shown = list(turns), list[str]()
@@ -42,7 +42,7 @@ def kit_tools(world: World) -> list[Any]:
 
 
 def outputs(result: Any) -> list[tuple[str, str]]:
-    """What the model was told of each call, and what became of that."""
+    """Return the result text and the outcome of each call that the model made."""
     parts = [part for message in result.all_messages() for part in message.parts]
     return [(str(part.content), part.outcome) for part in parts if isinstance(part, ToolReturnPart)]
 

@@ -1,4 +1,4 @@
-"""Runs of Pydantic AI with scripted models; what is beside the toolsets is refused."""
+"""Runs of Pydantic AI execute only allowed calls. Agents with tools that bypass decisions do not start."""
 
 import asyncio
 import os
@@ -72,7 +72,7 @@ NOTE = {"note": "a"}
 
 
 class Kit:
-    """The suite's tools and policy in one process, and what ran."""
+    """The suite's tools, an enforcement point in this process, and a record of the calls that ran."""
 
     def __init__(self, folder: Path, pep: Pep) -> None:
         self.pep, self.record = pep, folder / "ran.jsonl"
@@ -94,7 +94,7 @@ class Kit:
 
     @property
     def results(self) -> list[Any]:
-        """What the audit log has of each call that ran."""
+        """Return the result event of each call that ran, from the audit log."""
         events: list[Any] = self.pep.audit.events  # type: ignore[attr-defined]
         return [each for each in events if each["type"].endswith(".result")]
 
@@ -119,13 +119,13 @@ def start(agent: Any, **options: Any) -> Any:
 
 
 def resume(agent: Any, run: Any, answer: Any = True) -> Any:
-    """Resume a run as an application does whose person gives one answer to all."""
+    """Resume a paused run, and give the same answer for every pending call, as an application does."""
     answers = {call.tool_call_id: answer for call in run.output.approvals}
     results = DeferredToolResults(approvals=answers)
     return asyncio.run(agent.run(message_history=run.all_messages(), deferred_tool_results=results))
 
 
-def test_calls_that_are_held_together_run_once_each_as_they_are_granted(kit: Kit) -> None:
+def test_each_held_call_of_a_turn_runs_once_when_granted(kit: Kit) -> None:
     agent = kit.agent(calls(("pay_bill", FIRST), ("pay_bill", SECOND)))
     run = start(agent)
     first, second = run.output.metadata.values()
@@ -140,7 +140,7 @@ def test_calls_that_are_held_together_run_once_each_as_they_are_granted(kit: Kit
     assert (whole.output, kit.ran) == ("done", [SECOND, FIRST])
 
 
-def test_approval_without_a_grant_holds_again_and_a_denial_is_told(kit: Kit) -> None:
+def test_call_approved_only_in_the_framework_is_held_again(kit: Kit) -> None:
     agent = kit.agent(calls(("pay_bill", FIRST)))
     run = start(agent)
 
@@ -152,7 +152,7 @@ def test_approval_without_a_grant_holds_again_and_a_denial_is_told(kit: Kit) -> 
     assert (denied.output, outputs(denied), kit.ran) == ("done", [("not today", "denied")], [])
 
 
-def test_arguments_that_an_approval_overrides_are_decided_anew(kit: Kit) -> None:
+def test_arguments_overridden_by_an_approval_are_decided_again(kit: Kit) -> None:
     agent = kit.agent(calls(("pay_bill", FIRST)))
     run = start(agent)
     kit.grant(run.output.metadata["c0"])
@@ -174,7 +174,7 @@ finish(Path(sys.argv[1]))
 
 
 @pytest.mark.process
-def test_a_run_is_resumed_in_another_process(tmp_path: Path) -> None:
+def test_paused_run_resumes_in_another_process(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     (tmp_path / "manifest.yaml").write_bytes(orjson.dumps(SUITE))
     (tmp_path / "pdp.yaml").write_bytes(orjson.dumps({"manifest": "manifest.yaml", "store": "sqlite:///store.db"}))
@@ -192,7 +192,7 @@ def test_a_run_is_resumed_in_another_process(tmp_path: Path) -> None:
 def finish(folder: Path) -> None:
     history = ModelMessagesTypeAdapter.validate_json((folder / "messages.json").read_bytes())
     with Pep.from_project(folder / "pdp.yaml") as pep:
-        for _ in range(2):  # the second one, as of a person who clicks twice
+        for _ in range(2):  # Resume twice, because a person may click twice.
             run = SimpleNamespace(
                 output=DeferredToolRequests(approvals=history[-1].tool_calls), all_messages=lambda: history
             )
@@ -205,7 +205,7 @@ def process(*words: str) -> str:
     return subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, check=True, text=True).stdout
 
 
-def test_an_agent_that_a_tool_runs_is_decided_by_its_own_name(kit: Kit) -> None:
+def test_policy_sees_the_name_of_an_agent_inside_a_tool(kit: Kit) -> None:
     clerk = kit.agent(calls(("read_note", NOTE)), name="clerk")
 
     async def ping_host(host: str) -> str:
@@ -221,7 +221,7 @@ def test_an_agent_that_a_tool_runs_is_decided_by_its_own_name(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("way", ["run_stream", "run_stream_events"])
-def test_a_streamed_run_is_decided(kit: Kit, way: str) -> None:
+def test_calls_of_a_streamed_run_are_decided(kit: Kit, way: str) -> None:
     async def streamed() -> Any:
         async with getattr(agent, way)("go") as stream:
             if way == "run_stream":
@@ -235,7 +235,7 @@ def test_a_streamed_run_is_decided(kit: Kit, way: str) -> None:
     assert ([each["tool"] for each in output.metadata.values()], kit.ran) == (["pay_bill"], [NOTE])
 
 
-def test_the_session_is_made_of_the_runs_deps_and_its_conversation(kit: Kit) -> None:
+def test_session_combines_the_deps_with_the_conversation_id(kit: Kit) -> None:
     agent = kit.agent(calls(("read_note", NOTE)), session=lambda deps: {"claims": deps})
 
     start(agent, deps=World.session["claims"], conversation_id="talk-1")
@@ -247,7 +247,7 @@ def test_the_session_is_made_of_the_runs_deps_and_its_conversation(kit: Kit) -> 
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_what_a_hook_beside_makes_of_the_arguments_is_decided(kit: Kit, at: int) -> None:
+def test_arguments_changed_by_another_capability_are_decided(kit: Kit, at: int) -> None:
     async def other(ctx: Any, *, call: Any, tool_def: Any, args: Any) -> Any:
         return {"url": "b", "limit": 99}
 
@@ -267,19 +267,19 @@ class _Wrapping(AbstractCapability):  # type: ignore[misc]
         return _Other(toolset)
 
 
-def test_it_is_the_innermost_capability_wherever_it_is_listed(kit: Kit) -> None:
+def test_guard_runs_last_of_all_capabilities_in_any_list_order(kit: Kit) -> None:
     start(kit.agent(calls(("fetch_page", {"url": "a", "limit": 1})), capabilities=[_Wrapping()]))
 
     assert kit.ran == [{"url": "b", "limit": 10}]
 
 
-def test_arguments_that_are_not_json_are_denied(kit: Kit) -> None:
+def test_call_with_arguments_that_are_not_json_is_denied(kit: Kit) -> None:
     def ping_host(host: Annotated[str, AfterValidator(lambda _: object())]) -> str:
         raise AssertionError(host)
 
     run = start(kit.agent(calls(("ping_host", {"host": "there"})), tools=[ping_host]))
 
-    told = "ping_host: its arguments are not JSON, so that nobody can decide on them"
+    told = "ping_host: the call cannot be decided, because its arguments are not JSON"
     assert outputs(run) == [(told, "failed")]
 
 
@@ -289,7 +289,7 @@ class Guest(BaseModel):
 
 
 @pytest.mark.parametrize(("stated", "nights"), [({}, 1), ({"nights": 2}, 2), ({"nights": 9}, 3)])
-def test_a_tool_gets_its_own_types_also_when_its_call_is_corrected(kit: Kit, stated: Any, nights: int) -> None:
+def test_tool_gets_arguments_of_its_declared_types_after_a_correction(kit: Kit, stated: Any, nights: int) -> None:
     got = []
 
     def book_day(day: date, guest: Guest, nights: int = 1) -> ToolReturn[Any]:
@@ -314,7 +314,7 @@ def test_a_tool_gets_its_own_types_also_when_its_call_is_corrected(kit: Kit, sta
     ],
     ids=["ValueError", "ToolFailed", "ModelRetry"],
 )
-def test_what_a_tool_raises_is_told_as_the_framework_does(kit: Kit, raised: Exception, told: Any) -> None:
+def test_framework_gets_the_control_exceptions_of_a_tool(kit: Kit, raised: Exception, told: Any) -> None:
     def ping_host(host: str) -> str:
         raise raised
 
@@ -324,7 +324,7 @@ def test_what_a_tool_raises_is_told_as_the_framework_does(kit: Kit, raised: Exce
 
 
 @pytest.mark.parametrize("raised", [ApprovalRequired({"why": "own"}), CallDeferred({"why": "own"})], ids=type)
-def test_what_a_tool_defers_by_itself_is_deferred(kit: Kit, raised: Exception) -> None:
+def test_guarded_tool_can_defer_its_call(kit: Kit, raised: Exception) -> None:
     def ping_host(host: str) -> str:
         raise raised
 
@@ -333,7 +333,7 @@ def test_what_a_tool_defers_by_itself_is_deferred(kit: Kit, raised: Exception) -
     assert run.output.metadata == {"c0": {"why": "own"}}
 
 
-def test_a_run_that_cannot_pause_tells_the_model(kit: Kit) -> None:
+def test_held_call_in_a_run_that_cannot_pause_returns_a_text(kit: Kit) -> None:
     run = start(kit.agent(calls(("pay_bill", FIRST)), output_type=str, pauses=False))
 
     assert kit.pep.approvals is not None
@@ -342,7 +342,7 @@ def test_a_run_that_cannot_pause_tells_the_model(kit: Kit) -> None:
     assert (held.id in told, became, run.output, kit.ran) == (True, "failed", "done", [])
 
 
-def test_a_tool_of_another_name_is_another_tool(kit: Kit) -> None:
+def test_policy_sees_the_new_name_of_a_renamed_tool(kit: Kit) -> None:
     script = Script(calls(("kit_read_note", NOTE)))
     agent = kit.agent(tools=[], toolsets=[FunctionToolset(kit.tools).prefixed("kit")])
 
@@ -352,7 +352,7 @@ def test_a_tool_of_another_name_is_another_tool(kit: Kit) -> None:
     assert (script.shown, kit.ran, [became for _, became in told]) == ([], [], ["retried"])
 
 
-def test_a_tool_that_takes_the_name_of_another_one_is_no_such_tool(kit: Kit) -> None:
+def test_agent_does_not_get_a_tool_renamed_to_a_declared_name(kit: Kit) -> None:
     wipe = [tool for tool in kit.tools if tool.__name__ == "wipe_disk"]
 
     script = Script(calls(("read_note", NOTE)))
@@ -374,20 +374,20 @@ WEB, MAIL = NativeTool(WebSearchTool()), ToolDefinition(name="send_mail")
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"capabilities": [WEB]}, "web_search: the provider runs it"),
-        ({"output_type": [send_mail]}, "send_mail runs with what the model gives"),
-        ({"toolsets": [ExternalToolset([MAIL])]}, "send_mail: it is run outside of the agent"),
+        ({"capabilities": [WEB]}, "web_search: the provider runs this tool without a decision"),
+        ({"output_type": [send_mail]}, "send_mail runs on the model's output without a decision"),
+        ({"toolsets": [ExternalToolset([MAIL])]}, "send_mail: this tool runs outside of the agent"),
     ],
     ids=["native tool", "output function", "external tool"],
 )
-def test_what_nobody_would_decide_is_refused(kit: Kit, options: Any, told: str) -> None:
+def test_guard_rejects_tools_that_bypass_decisions(kit: Kit, options: Any, told: str) -> None:
     final = [ToolCallPart("final_result", {"text": "a"})]
 
     with pytest.raises(UsageError, match=told):
         start(kit.agent(final, **options))
 
 
-def test_a_tool_that_is_not_as_declared_is_left_out(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+def test_agent_does_not_get_a_tool_that_differs_from_the_manifest(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
     def wipe_disk(disk: int) -> int:
         return disk
 

@@ -1,4 +1,4 @@
-"""An agent of Strands under the conformance suite, with a model that proposes what the user's message says."""
+"""The conformance target for Strands: an agent whose model makes the calls in the user's message."""
 
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -23,7 +23,7 @@ Call = tuple[str, dict[str, Any], str]
 
 
 class ScriptedModel(Model):
-    """Proposes the calls that stand in the user's message: `[[tool, arguments, call_id], ...]`; then says `done`."""
+    """A model that makes the calls in the user's message, `[[tool, arguments, call_id], ...]`, then says `done`."""
 
     def __init__(self) -> None:
         self.offered: list[list[str]] = []
@@ -52,34 +52,32 @@ class ScriptedModel(Model):
 
 
 def agent_of(*plugins: Any, tools: Sequence[Any], **options: Any) -> Agent:
-    """An agent with a scripted model, which prints nothing."""
+    """Return an agent with a scripted model. The agent prints nothing."""
     given = {"model": ScriptedModel(), "callback_handler": None, "conversation_manager": NullConversationManager()}
     return Agent(plugins=[*plugins], tools=[*tools], **{**given, **options})
 
 
 def tools_of(world: World, pep: Pep) -> list[Any]:
-    """The functions of the world's tools as tools of Strands, which makes a string of an argument of any type."""
+    """Return the world's functions as Strands tools. Schemas are from the manifest, as Strands cannot infer them."""
     schemas = {name: entry.schema_ for name, entry in pep.manifest.tools.items()}
     return [tool(function, inputSchema={"json": schemas[name]}) for name, function in functions(world).items()]
 
 
 class Run:
-    """One conversation of an agent: what the model is told of each call, and what waits for a person."""
+    """One conversation of an agent, with the results that the model got and the calls that wait for an approver."""
 
     def __init__(self, agent: Agent, **state: Any) -> None:
         self.agent, self.state = agent, state
         self.waits: dict[str, Any] = {}
 
     async def propose(self, *calls: Call) -> Any:
-        """Be a user whose message makes the model propose these calls."""
+        """Send a user's message that lets the model make these calls."""
         return await self._say(json.dumps(calls))
 
     async def resume(self, *call_ids: str, response: Any = True) -> Any:
-        """Answer the interrupts of these calls."""
         return await self.answer({self.waits[call_id].id: response for call_id in call_ids})
 
     async def answer(self, responses: Mapping[str, Any]) -> Any:
-        """Answer interrupts, by their ids."""
         blocks = [{"interruptId": each, "response": response} for each, response in responses.items()]
         return await self._say([{"interruptResponse": block} for block in blocks])
 
@@ -90,7 +88,7 @@ class Run:
 
     @property
     def told(self) -> dict[str, tuple[str, str]]:
-        """Status and text of each call's result that the model has seen."""
+        """Return the status and the text of each tool result that the model got."""
         blocks = [block for message in self.agent.messages for block in message["content"]]
         results = [block["toolResult"] for block in blocks if "toolResult" in block]
         return {result["toolUseId"]: (result["status"], result["content"][0]["text"]) for result in results}
@@ -106,7 +104,7 @@ def _waved_through(event: BeforeToolCallEvent) -> None:
 
 
 class _Beside(Plugin):
-    """A plugin of somebody else's, which lets everything pass."""
+    """A plugin of the application that lets every call pass."""
 
     name = "beside"
 
@@ -116,7 +114,7 @@ class _Beside(Plugin):
 
 
 class StrandsClient(AdapterClient):
-    """Each call is a conversation of an agent of its own."""
+    """A client that makes each call in a separate conversation."""
 
     def __init__(self, world: World, pep: Pep, portal: BlockingPortal) -> None:
         super().__init__(world, pep, portal)

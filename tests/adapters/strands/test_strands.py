@@ -1,4 +1,4 @@
-"""The plugin of Strands Agents, in runs of its agents."""
+"""Strands agents run only calls that the plugin allows."""
 
 import asyncio
 import json
@@ -29,12 +29,12 @@ READ: Call = ("read_note", {"note": "a"}, "c1")
 GOT = ("success", 'read_note got {"note":"a"}')
 PAID = ("success", 'pay_bill got {"payee":"first","amount":1.0}')
 STEP_UP = "POLICY_VIOLATION: STEP_UP: approvals.required"
-REJECTED = ("error", "a person rejected this call, and nothing ran")
+REJECTED = ("error", "a person rejected this call, so the tool did not run")
 
 
 @pytest.fixture
 def agent(world: World, pep: Pep) -> Callable[..., Agent]:
-    """Make an agent on the tools of the world."""
+    """Return a function that creates an agent with the tools of the world."""
 
     def made(session: Any = World.session, pep: Pep = pep, **options: Any) -> Agent:
         return agent_of(StrandsPlugin(pep, session), **{"tools": tools_of(world, pep), **options})
@@ -47,7 +47,7 @@ def grant(pep: Pep, interrupt: Any) -> None:
     pep.approvals.grant(interrupt.reason["approval_id"], World.approver)
 
 
-async def test_calls_that_are_held_together_run_as_each_is_granted(world: World, pep: Pep, agent: Any) -> None:
+async def test_each_held_call_of_a_turn_runs_when_it_is_granted(world: World, pep: Pep, agent: Any) -> None:
     run = Run(agent())
 
     await run.propose(*HELD, READ)
@@ -66,7 +66,7 @@ async def test_calls_that_are_held_together_run_as_each_is_granted(world: World,
     }  # fmt: skip
 
 
-async def test_what_the_application_confirms_is_not_granted_and_the_model_makes_the_call_again(
+async def test_confirmation_in_strands_without_a_grant_returns_an_error_and_the_model_may_repeat_the_call(
     world: World, pep: Pep, agent: Any
 ) -> None:
     run = Run(agent())
@@ -86,7 +86,7 @@ async def test_what_the_application_confirms_is_not_granted_and_the_model_makes_
 
 
 @pytest.mark.parametrize("response", [False, "no", {"approved": True}, "always"])
-async def test_what_is_not_said_yes_to_is_not_run_although_it_is_granted(
+async def test_granted_call_does_not_run_without_a_yes_in_the_application(
     world: World, pep: Pep, agent: Any, response: Any
 ) -> None:
     run = Run(agent())
@@ -99,7 +99,7 @@ async def test_what_is_not_said_yes_to_is_not_run_although_it_is_granted(
 
 
 @pytest.mark.process
-async def test_a_paused_run_goes_on_in_another_process(world: World, agent: Any) -> None:
+async def test_paused_run_resumes_in_another_process(world: World, agent: Any) -> None:
     with Pep.from_project(world.folder / "pdp.yaml") as pep:
         manager = FileSessionManager("s1", storage_dir=str(world.folder / "sessions"))
         run = Run(agent(pep=pep, session_manager=manager))
@@ -115,7 +115,7 @@ async def test_a_paused_run_goes_on_in_another_process(world: World, agent: Any)
 
 @pytest.fixture
 def pinned(world: World) -> Iterator[Pep]:
-    """One whose manifest has the agent `clerk` as a tool, and pins."""
+    """Open an enforcement point whose manifest pins agents and declares the agent `clerk` as a tool."""
     manifest = json.loads((world.folder / "manifest.yaml").read_bytes())
     asks = {"type": "object", "required": ["input"], "properties": {"input": {"type": "string", "maxLength": 999}}}
     manifest["tools"].append({**manifest["tools"][0], "name": "clerk", "schema": asks})
@@ -133,9 +133,7 @@ def whose(context: Any) -> Any:
 INNER: list[Call] = [READ, *HELD[:1], ("wipe_disk", {"disk": "a"}, "w1")]
 
 
-async def test_an_agent_that_is_a_tool_is_pinned_by_its_own_name_and_pauses(
-    world: World, pinned: Pep, agent: Any
-) -> None:
+async def test_agent_used_as_a_tool_has_pinned_tools_and_pauses_the_run(world: World, pinned: Pep, agent: Any) -> None:
     clerk = agent(whose, pinned, name="clerk")
     lead = agent(whose, pinned, name="lead", tools=[clerk.as_tool(), *tools_of(world, pinned)])
     run = Run(lead, user="officer")
@@ -157,7 +155,9 @@ async def test_an_agent_that_is_a_tool_is_pinned_by_its_own_name_and_pauses(
     }
 
 
-async def test_agents_of_a_swarm_are_decided_and_pause(world: World, pinned: Pep, agent: Any) -> None:
+async def test_calls_of_agents_in_a_swarm_are_decided_and_held_calls_pause_the_swarm(
+    world: World, pinned: Pep, agent: Any
+) -> None:
     swarm = Swarm([agent(whose, pinned, name="lead"), agent(whose, pinned, name="clerk")])
     calls = [("handoff_to_agent", {"agent_name": "clerk", "message": json.dumps(INNER)}, "h1")]
 
@@ -171,7 +171,7 @@ async def test_agents_of_a_swarm_are_decided_and_pause(world: World, pinned: Pep
     assert (ended.status.name, world.ran()) == ("COMPLETED", [*at_pause, ("pay_bill", BILLS[0])])
 
 
-async def test_the_applications_own_calls_are_decided_by_no_state_of_theirs(world: World, pep: Pep, agent: Any) -> None:
+async def test_direct_tool_calls_of_the_application_have_no_trusted_state(world: World, pep: Pep, agent: Any) -> None:
     own, stranger = agent(), agent(whose)
 
     results = [
@@ -183,11 +183,11 @@ async def test_the_applications_own_calls_are_decided_by_no_state_of_theirs(worl
     assert world.ran() == [("read_note", {"note": "a"})]
     texts = [result["content"][0]["text"] for result in results]
     assert (texts[0], texts[1].startswith(STEP_UP), texts[2]) == (
-        GOT[1], True, "pep.internal_error: the call could not be decided, and nothing ran"
+        GOT[1], True, "pep.internal_error: the call could not be decided, so the tool did not run"
     )  # fmt: skip
 
 
-async def test_what_a_tool_streams_and_asks_its_person_passes(world: World, pep: Pep, agent: Any) -> None:
+async def test_framework_gets_streamed_events_and_interrupts_of_a_tool(world: World, pep: Pep, agent: Any) -> None:
     schemas = {name: {"json": entry.schema_} for name, entry in pep.manifest.tools.items()}
 
     @tool(inputSchema=schemas["read_note"])
@@ -217,9 +217,7 @@ async def test_what_a_tool_streams_and_asks_its_person_passes(world: World, pep:
     assert run.told == {"c1": GOT, "f1": ("success", 'fetch_page got {"url":"b","limit":10.0}')}
 
 
-async def test_hooks_beside_choose_another_tool_and_retry_and_each_is_decided(
-    world: World, pep: Pep, agent: Any
-) -> None:
+async def test_calls_that_hooks_redirect_or_retry_are_decided(world: World, pep: Pep, agent: Any) -> None:
     own = agent()
     tries: list[str] = []
 
@@ -243,7 +241,7 @@ async def test_hooks_beside_choose_another_tool_and_retry_and_each_is_decided(
     assert run.told["c2"][1].startswith("POLICY_VIOLATION: DENY")
 
 
-async def test_nothing_runs_between_a_decision_and_the_body(world: World, agent: Any) -> None:
+async def test_plugin_rejects_middleware_that_runs_between_the_plugin_and_the_tool(world: World, agent: Any) -> None:
     async def changes(context: Any, next_fn: Any) -> Any:
         async for event in next_fn(context.replace(tool_use={**context.tool_use, "input": {"note": "b"}})):
             yield event
@@ -256,10 +254,10 @@ async def test_nothing_runs_between_a_decision_and_the_body(world: World, agent:
     assert (run.told["c1"], world.ran()) == (("error", LEFT_OUT.text), [])
 
 
-async def test_a_tool_of_the_same_name_that_a_hook_chooses_is_checked(world: World, agent: Any) -> None:
+async def test_tool_that_a_hook_substitutes_is_compared_with_the_manifest(world: World, agent: Any) -> None:
     @tool(name="read_note")
     def other(note: int) -> str:
-        """Take what the manifest's tool does not."""
+        """Has the name of a tool in the manifest, but another parameter type."""
         raise AssertionError(note)
 
     def choose(event: BeforeToolCallEvent) -> None:
@@ -273,9 +271,7 @@ async def test_a_tool_of_the_same_name_that_a_hook_chooses_is_checked(world: Wor
     assert (run.told["c1"], world.ran()) == (("error", LEFT_OUT.text), [])
 
 
-async def test_a_tool_that_says_error_has_failed_and_an_object_is_held_against_its_schema(
-    world: World, agent: Any
-) -> None:
+async def test_result_with_error_status_is_a_failure_and_objects_are_validated(world: World, agent: Any) -> None:
     manifest = json.loads((world.folder / "manifest.yaml").read_bytes())
     manifest["tools"][0]["result_schema"] = {"type": "object", "required": ["page"]}
     (world.folder / "manifest.yaml").write_text(json.dumps(manifest))
@@ -296,13 +292,13 @@ async def test_a_tool_that_says_error_has_failed_and_an_object_is_held_against_i
 
 
 class Answer(BaseModel):
-    """What is asked of a model as structured output."""
+    """The structured output that the model should return."""
 
     text: str
 
 
 class Answering(ScriptedModel):
-    """Gives a structured answer."""
+    """A model that returns a structured output."""
 
     async def stream(self, messages: Any, *more: Any, **options: Any) -> AsyncGenerator[Any, None]:
         message = {"role": "user", "content": [{"text": '[["Answer", {"text": "x"}, "o1"]]'}]}
@@ -310,16 +306,16 @@ class Answering(ScriptedModel):
             yield event
 
 
-async def test_structured_output_passes(agent: Any) -> None:
+async def test_guarded_agent_returns_structured_output(agent: Any) -> None:
     result = await agent(model=Answering()).invoke_async("go", structured_output_model=Answer)
 
     assert result.structured_output == Answer(text="x")
 
 
-def test_what_would_run_undecided_is_said_at_the_start(world: World, pinned: Pep, agent: Any) -> None:
+def test_plugin_rejects_tools_that_bypass_decisions(world: World, pinned: Pep, agent: Any) -> None:
     @tool
     def read_note(note: int) -> str:
-        """Take what the manifest's tool does not."""
+        """Has the name of a tool in the manifest, but another parameter type."""
         return str(note)
 
     with pytest.raises(UsageError, match="read_note: note: type string became integer"):

@@ -1,4 +1,4 @@
-"""Claude Code itself: what it does with the answers of its dialect, and where the registered line gives none."""
+"""Claude Code itself follows the answers of the hook, and runs no call if the registered hook command fails."""
 
 import json
 import shlex
@@ -25,7 +25,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def _program(file: Path, script: str) -> str:
-    """The path of a program that is a shell script."""
+    """Write a program that runs this shell script, and return its path."""
     file.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
     file.chmod(0o755)
     return str(file)
@@ -36,7 +36,7 @@ def _hook(command: str, event: str = "PreToolUse", **keys: Any) -> dict[str, Any
 
 
 def _saying(folder: Path, output: Output) -> str:
-    """A program that ends with an answer."""
+    """Return the command line of a program that prints this answer."""
     said = f"printf %s {shlex.quote(output.stdout)}; printf %s {shlex.quote(output.stderr)} >&2"
     return _program(folder / "hook", f"{said}; exit {output.exit_code}")
 
@@ -46,8 +46,7 @@ def _written(behaviour: Behaviour, moment: Moment = Moment.BEFORE) -> Output:
     return DIALECTS["claude-code"].write(answer, moment)
 
 
-def test_every_event_is_read(tmp_path: Path, workspace: Path) -> None:
-    """Calls that succeed, fail, and are refused: what the client sends of each is a call of the same name."""
+def test_hook_reads_every_event_of_claude_code(tmp_path: Path, workspace: Path) -> None:
     line = _program(tmp_path / "hook", f'cat >> "{tmp_path}/sent"; echo >> "{tmp_path}/sent"')
     settings = {"hooks": {event: _hook(line, event)["hooks"][event] for event in CLIENTS["claude-code"].events}}
     turns = [[ToolUse("Bash", {"command": command})] for command in ("echo hi", "false")]
@@ -69,11 +68,12 @@ def test_every_event_is_read(tmp_path: Path, workspace: Path) -> None:
     [
         (Behaviour.PASS, RAN, ["ran"]),
         (Behaviour.CORRECT, RAN, ["corrected"]),
-        (Behaviour.ASK, ToolResult("The person says so.", is_error=True), []),  # nobody is there to be asked
+        # Claude Code denies the call, because no person can be asked here.
+        (Behaviour.ASK, ToolResult("The person says so.", is_error=True), []),
         (Behaviour.DENY, ToolResult("The person says so.", is_error=True), []),
     ],
 )
-def test_it_does_what_it_is_told(
+def test_claude_code_follows_every_answer(
     tmp_path: Path, workspace: Path, behaviour: Behaviour, result: ToolResult, files: list[str]
 ) -> None:
     line = _saying(tmp_path, _written(behaviour))
@@ -85,7 +85,7 @@ def test_it_does_what_it_is_told(
     )  # fmt: skip
 
 
-def test_its_own_rules_see_what_is_corrected(tmp_path: Path, workspace: Path) -> None:
+def test_claude_code_applies_its_deny_rules_to_corrected_arguments(tmp_path: Path, workspace: Path) -> None:
     settings = _hook(_saying(tmp_path, _written(Behaviour.CORRECT)))
     settings["permissions"] = {"deny": ["Bash(touch corrected)"]}
     run = run_claude(tmp_path, workspace, TOUCH, settings=settings)
@@ -93,8 +93,11 @@ def test_its_own_rules_see_what_is_corrected(tmp_path: Path, workspace: Path) ->
     assert not [*workspace.iterdir()]
 
 
-@pytest.mark.parametrize("behaviour", [Behaviour.ASK, Behaviour.DENY])  # the others are written as these
-def test_no_answer_gives_what_the_person_has_not(tmp_path: Path, workspace: Path, behaviour: Behaviour) -> None:
+# Hook answers for all other behaviours are written like the answer for ASK or the answer for DENY.
+@pytest.mark.parametrize("behaviour", [Behaviour.ASK, Behaviour.DENY])
+def test_hook_answer_to_a_permission_request_does_not_grant_permission(
+    tmp_path: Path, workspace: Path, behaviour: Behaviour
+) -> None:
     output = _written(behaviour, Moment.PERMISSION)
     settings = _hook(_saying(tmp_path, output), "PermissionRequest")
     (told,) = run_claude(tmp_path, workspace, TOUCH, settings=settings, tools="Read").results
@@ -113,8 +116,8 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("fault", "flag"), [("killed", True), *((fault, False) for fault in FAULTS)])
-def test_nothing_runs_where_the_guard_fails(tmp_path: Path, workspace: Path, fault: str, flag: bool) -> None:
-    """The registered line, whose interpreter is another program; with the client's own flag, and without."""
+def test_claude_code_runs_no_call_if_the_hook_fails(tmp_path: Path, workspace: Path, fault: str, flag: bool) -> None:
+    """Run the registered command with a faulty interpreter, with and without the setting `onFailure` of Claude Code."""
     script = FAULTS[fault]
     broken = _program(tmp_path / "python", script) if script else str(tmp_path / "none")
     line = CLIENTS["claude-code"].line(tmp_path).replace(shlex.quote(_interpreter(tmp_path)), broken)
@@ -125,13 +128,13 @@ def test_nothing_runs_where_the_guard_fails(tmp_path: Path, workspace: Path, fau
     assert "pdp: the call does not run" in run.results[0].text
 
 
-def test_nothing_runs_without_a_policy(tmp_path: Path, workspace: Path) -> None:
+def test_claude_code_runs_no_call_if_the_hook_has_no_policy(tmp_path: Path, workspace: Path) -> None:
     run = run_claude(tmp_path, workspace, TOUCH, settings=_hook(CLIENTS["claude-code"].line(tmp_path / "none")))
     assert not [*workspace.iterdir()]
     assert f"the folder {tmp_path}/none: No such file or directory" in run.results[0].text
 
 
-def test_nothing_runs_after_a_guard_that_hangs(tmp_path: Path, workspace: Path) -> None:
+def test_claude_code_runs_no_call_if_the_hook_hangs(tmp_path: Path, workspace: Path) -> None:
     hanging = _program(tmp_path / "hook", "exec sleep 600")
     run_claude(tmp_path, workspace, TOUCH, settings=_hook(hanging, timeout=1, onFailure="block"))
     assert not [*workspace.iterdir()]

@@ -1,4 +1,4 @@
-"""What each client is told: whole outputs, of every behaviour in every moment."""
+"""Each answer is written in the output format of each client, for every moment at which the client asks the hook."""
 
 import json
 from collections.abc import Mapping
@@ -45,7 +45,8 @@ def _in_copilot(why: str) -> Output:
     return _json(permissionDecision="deny", permissionDecisionReason=why)
 
 
-# Of a client that takes yes and no alone: what differs from that stands with the client.
+# The outputs for a client that understands only allow and deny. The outputs for the clients below override these
+# outputs.
 PLAIN = {
     **{(moment, behaviour): output for moment in Moment for behaviour, output in (
         (Behaviour.PASS, PASSED), (Behaviour.CORRECT, NOT_CORRECTED), (Behaviour.ASK, NOT_ASKED),
@@ -81,13 +82,15 @@ WRITTEN: Mapping[str, Mapping[tuple[Moment, Behaviour], Output]] = {
 @pytest.mark.parametrize("moment", Moment)
 @pytest.mark.parametrize("behaviour", Behaviour)
 @pytest.mark.parametrize("client", sorted(DIALECTS))
-def test_written(client: str, behaviour: Behaviour, moment: Moment) -> None:
+def test_hook_answers_are_written_in_the_format_of_each_client(
+    client: str, behaviour: Behaviour, moment: Moment
+) -> None:
     assert DIALECTS[client].write(ANSWERS[behaviour], moment) == WRITTEN[client][moment, behaviour]
 
 
 @pytest.mark.parametrize("client", sorted(DIALECTS))
 @given(st.text(), st.sampled_from([Behaviour.ASK, Behaviour.DENY]), st.sampled_from([*Moment]))
-def test_a_denial_says_why_in_safe_letters_and_nothing_else(
+def test_hook_denial_contains_only_a_printable_reason(
     client: str, message: str, behaviour: Behaviour, moment: Moment
 ) -> None:
     output = DIALECTS[client].write(HookAnswer(behaviour, message), moment)
@@ -97,7 +100,7 @@ def test_a_denial_says_why_in_safe_letters_and_nothing_else(
         assert output.exit_code == 2
         assert output.stderr.strip()
         assert said.get("permission", "deny") == "deny"
-    elif not said:  # the person is asked, as the client would by itself
+    elif not said:  # If the hook writes no output, the client asks its user, as if there were no hook.
         assert (behaviour, moment) == (Behaviour.ASK, Moment.PERMISSION)
     else:
         assert not output.stderr
@@ -105,7 +108,9 @@ def test_a_denial_says_why_in_safe_letters_and_nothing_else(
 
 @pytest.mark.parametrize("moment", Moment)
 @pytest.mark.parametrize("behaviour", Behaviour)
-def test_an_http_hook_is_told_the_same_without_an_exit_code(behaviour: Behaviour, moment: Moment) -> None:
+def test_http_hook_answer_equals_the_command_hook_answer_without_an_exit_code(
+    behaviour: Behaviour, moment: Moment
+) -> None:
     output = WRITTEN["claude-code"][moment, behaviour]
     why = output.stderr.strip()
     denied = {"hookSpecificOutput": {
@@ -117,6 +122,6 @@ def test_an_http_hook_is_told_the_same_without_an_exit_code(behaviour: Behaviour
     assert http_body(ANSWERS[behaviour], moment) == told
 
 
-def test_a_long_message_is_cut() -> None:
+def test_long_message_in_a_hook_answer_is_truncated() -> None:
     output = DIALECTS["codex"].write(HookAnswer(Behaviour.DENY, "a" * 100_000), Moment.BEFORE)
     assert output == Output(2, stderr="a" * 4000 + " ... (cut)\n")

@@ -1,4 +1,4 @@
-"""The check, by the settings that count in a folder and by calls through the line that is registered."""
+"""`pdp hook check` reports faults in the settings of a folder, and in the answers of the registered command."""
 
 import json
 import os
@@ -46,25 +46,26 @@ def registered(client: HookClient, home: Path) -> dict[str, Any]:
 
 
 def found(client: HookClient, home: Path, *, calls: bool = False) -> list[str]:
-    """Return the findings of the check."""
     said = [f"{gap.place}: {gap.message}" for gap in gaps(client, home)]
     return [one for one in said if calls or not one.startswith("a call: ")]
 
 
 @pytest.mark.parametrize("name", ["claude-code", "cursor", "gemini-cli", "copilot-cli"])
-def test_as_installed_it_holds(name: str, hooks: Hooks, person: Path) -> None:
+def test_hook_check_passes_after_installation(name: str, hooks: Hooks, person: Path) -> None:
     client = CLIENTS[name]
     put(person / client.user, registered(client, hooks.home))
     assert found(client, hooks.home, calls=True) == []
 
 
-def test_without_it_nothing_holds(hooks: Hooks, person: Path) -> None:
-    assert found(CLAUDE, hooks.home) == [f"{person}/{SETTINGS}: {event}: has not our hook" for event in CLAUDE.events]
+def test_hook_check_reports_missing_hooks(hooks: Hooks, person: Path) -> None:
+    assert found(CLAUDE, hooks.home) == [
+        f"{person}/{SETTINGS}: {event}: our hook is missing" for event in CLAUDE.events
+    ]
 
 
 GROUP = {"matcher": "*", "hooks": [LOG]}
 OURS: dict[str, Any] = {}
-"""Stands for our group in what follows."""
+"""A placeholder that the test replaces with the group of hooks that this package registers."""
 
 
 @pytest.mark.parametrize(
@@ -82,18 +83,20 @@ OURS: dict[str, Any] = {}
         ),
         pytest.param(
             f"work/{SETTINGS}", {"hooks": {"PreToolUse": [GROUP]}},
-            f"PreToolUse: another hook may change what ours has seen: {json.dumps(GROUP)}", id="another",
+            f"PreToolUse: another hook may change the call after ours: {json.dumps(GROUP)}", id="another",
         ),
         pytest.param(
             f"work/{SETTINGS}", {"hooks": {"PreToolUse": [{"type": "http"}]}},
-            'PreToolUse: another hook may change what ours has seen: {"type": "http"}', id="another-kind",
+            'PreToolUse: another hook may change the call after ours: {"type": "http"}', id="another-kind",
         ),
         pytest.param(f"work/{SETTINGS}", "// mine\n{}", "not JSON", id="comment"),
         pytest.param(f"work/{SETTINGS}", {"hooks": {"PreToolUse": 1}}, "not iterable", id="hooks-shape"),
         pytest.param(f"work/{SETTINGS}", {"env": []}, "no attribute", id="env-shape"),
     ],
 )  # fmt: skip
-def test_other_settings_that_let_calls_pass(file: str, laid_over: Any, said: str, hooks: Hooks, person: Path) -> None:
+def test_hook_check_reports_settings_that_disable_hooks(
+    file: str, laid_over: Any, said: str, hooks: Hooks, person: Path
+) -> None:
     put(person / SETTINGS, registered(CLAUDE, hooks.home))
     target = person.parent / file if file.startswith("work") else person / file
     base = registered(CLAUDE, hooks.home) if target == person / SETTINGS else {}
@@ -103,7 +106,7 @@ def test_other_settings_that_let_calls_pass(file: str, laid_over: Any, said: str
     assert said in only
 
 
-def test_other_hooks_after_a_call_are_no_matter(hooks: Hooks, person: Path) -> None:
+def test_hook_check_ignores_other_hooks_that_run_only_after_a_call(hooks: Hooks, person: Path) -> None:
     put(person / SETTINGS, registered(CLAUDE, hooks.home))
     put(
         person.parent / "work" / SETTINGS,
@@ -123,7 +126,7 @@ def test_other_hooks_after_a_call_are_no_matter(hooks: Hooks, person: Path) -> N
         pytest.param({"command": "true || /usr/bin/python pdp/hooks/ask.py claude-code /x"}, id="command"),
     ],
 )
-def test_a_group_of_ours_that_is_not_as_installed(change: dict[str, Any], hooks: Hooks, person: Path) -> None:
+def test_hook_check_reports_a_changed_hook(change: dict[str, Any], hooks: Hooks, person: Path) -> None:
     value = registered(CLAUDE, hooks.home)
     expected = CLAUDE.entry(hooks.home)
     (handler,) = expected["hooks"]
@@ -131,44 +134,59 @@ def test_a_group_of_ours_that_is_not_as_installed(change: dict[str, Any], hooks:
     value["hooks"]["PreToolUse"] = [changed]
     put(person / SETTINGS, value)
     assert found(CLAUDE, hooks.home, calls=True) == [
-        f"{person}/{SETTINGS}: PreToolUse: {json.dumps(changed)} is not {json.dumps(expected)}",
-        f"{person}/{SETTINGS}: PreToolUse: has not our hook",
+        f"{person}/{SETTINGS}: PreToolUse: our hook is {json.dumps(changed)} instead of {json.dumps(expected)}",
+        f"{person}/{SETTINGS}: PreToolUse: our hook is missing",
     ]
 
 
-def test_a_misspelt_event_has_not_our_hook(hooks: Hooks, person: Path) -> None:
+def test_hook_check_names_a_missing_program_as_the_cause_of_a_failing_hook(
+    hooks: Hooks, person: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = person.parent / "bin/claude"
+    put(program, "#!/bin/sh\necho 2.1.330\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    put(person / SETTINGS, registered(CLAUDE, hooks.home))
+    assert found(CLAUDE, hooks.home) == []
+    program.unlink()
+    differing = [text for text in found(CLAUDE, hooks.home) if "our hook is {" in text]
+    cause = "; `onFailure` depends on the version of claude, which is unknown (is it on PATH?)"
+    assert [text.endswith(cause) for text in differing] == [True] * len(CLAUDE.events)
+
+
+def test_hook_check_reports_a_misspelt_event_name(hooks: Hooks, person: Path) -> None:
     value = registered(CLAUDE, hooks.home)
     value["hooks"]["PretoolUse"] = value["hooks"].pop("PreToolUse")
     put(person / SETTINGS, value)
-    assert [one.partition(": {")[0] for one in found(CLAUDE, hooks.home)] == [
-        f"{person}/{SETTINGS}: PretoolUse",
-        f"{person}/{SETTINGS}: PreToolUse: has not our hook",
+    assert found(CLAUDE, hooks.home) == [
+        f"{person}/{SETTINGS}: PretoolUse: claude-code has no such event",
+        f"{person}/{SETTINGS}: PreToolUse: our hook is missing",
     ]
 
 
-def test_managed_settings_count(hooks: Hooks, person: Path) -> None:
+def test_hook_check_reads_managed_settings_of_the_client(hooks: Hooks, person: Path) -> None:
     managed = person.parent / "etc/managed.json"
     put(person / SETTINGS, registered(CLAUDE, hooks.home))
     put(managed, {"allowManagedHooksOnly": True})
     client = replace(CLAUDE, others=(f"{managed.parent}/*.json",))
     assert found(client, hooks.home) == [
-        f"{managed}: agents may write to it",
+        f"{managed}: agents can write to this file",
         f"{managed}: allowManagedHooksOnly turns hooks off",
     ]
 
 
-def test_settings_in_a_folder_that_agents_may_write_to(
+def test_hook_check_reports_settings_files_that_agents_can_write(
     hooks: Hooks, person: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(person.parent / "work/settings"))
     file = CLAUDE.path("user")
     assert file == person.parent / "work/settings/settings.json"
     put(file, registered(CLAUDE, hooks.home))
-    assert found(CLAUDE, hooks.home) == [f"{file}: agents may write to it"]
+    assert found(CLAUDE, hooks.home) == [f"{file}: agents can write to this file"]
 
 
 @pytest.mark.parametrize("variable", ["CLAUDE_CODE_SHELL_PREFIX", "CLAUDE_CODE_SIMPLE"])
-def test_variables_that_turn_hooks_off(
+def test_check_reports_variables_that_disable_hooks(
     variable: str, hooks: Hooks, person: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, "1")
@@ -191,7 +209,7 @@ def test_variables_that_turn_hooks_off(
         (f"person/{SETTINGS}", {"GIT_EXEC_PATH": "/bin:WORK/bin"}, "GIT_EXEC_PATH"),
     ],
 )
-def test_variables_by_which_other_code_starts(
+def test_check_reports_variables_that_start_other_code(
     file: str, env: dict[str, str], found_there: str | None, hooks: Hooks, person: Path
 ) -> None:
     work = str(person.parent / "work")
@@ -203,15 +221,15 @@ def test_variables_by_which_other_code_starts(
     assert found(CLAUDE, hooks.home) == [gap] * bool(found_there)
 
 
-def test_the_check_starts_no_code_of_the_workspace(hooks: Hooks, person: Path) -> None:
-    """A loader with this variable lists what it would load, and runs nothing."""
+def test_hook_check_runs_no_code_of_the_workspace(hooks: Hooks, person: Path) -> None:
+    """With this variable, the dynamic loader lists the libraries of a program but does not run the program."""
     variable, file = "LD_TRACE_LOADED_OBJECTS", person.parent / "work" / SETTINGS
     put(person / SETTINGS, registered(CLAUDE, hooks.home))
     put(file, {"env": {variable: "1"}})
     assert found(CLAUDE, hooks.home, calls=True) == [f"{file}: {variable} can run other code in every hook"]
 
 
-def test_a_variable_of_the_client_that_names_the_workspace(
+def test_check_reports_environment_variables_with_paths_in_the_workspace(
     hooks: Hooks, person: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(person / SETTINGS, registered(CLAUDE, hooks.home))
@@ -231,7 +249,7 @@ def test_a_variable_of_the_client_that_names_the_workspace(
         ({"ignoreLocalEnv": True}, {"ignoreLocalEnv": True}, None),
     ],
 )
-def test_gemini_cli_must_not_load_variables_from_the_folder(
+def test_hook_check_requires_gemini_cli_to_ignore_local_env_files(
     user: dict[str, Any], work: dict[str, Any] | None, place: str | None, hooks: Hooks, person: Path
 ) -> None:
     client = CLIENTS["gemini-cli"]
@@ -244,19 +262,19 @@ def test_gemini_cli_must_not_load_variables_from_the_folder(
     )
 
 
-def test_gemini_cli_loads_its_own_file_in_spite_of_that(hooks: Hooks, person: Path) -> None:
+def test_check_reports_env_files_that_gemini_cli_loads_anyway(hooks: Hooks, person: Path) -> None:
     client = CLIENTS["gemini-cli"]
     put(person / client.user, registered(client, hooks.home))
     put(person / ".gemini/.env", "A=1\n")
     assert found(client, hooks.home) == []
     put(person.parent / "work/.gemini/.env", "A=1\n")
     assert found(client, hooks.home) == [
-        f"{person.parent}/work/.gemini/.env: the client loads it in spite of the settings"
+        f"{person.parent}/work/.gemini/.env: the client loads this file despite the settings"
     ]
 
 
 @pytest.mark.parametrize(("version", "holds"), [("0.61.0", True), ("0.42.0", True), ("0.41.9", False)])
-def test_a_gemini_cli_that_is_too_old(
+def test_check_reports_a_gemini_cli_that_is_too_old(
     version: str, holds: bool, hooks: Hooks, person: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, program = CLIENTS["gemini-cli"], person.parent / "bin/gemini"
@@ -269,30 +287,33 @@ def test_a_gemini_cli_that_is_too_old(
     assert all("may not know advanced.ignoreLocalEnv" in one for one in said)
 
 
-def test_a_rule_that_can_match_nothing_is_shown(hooks: Hooks, person: Path) -> None:
+def test_hook_check_reports_a_repository_rule_that_can_match_nothing(hooks: Hooks, person: Path) -> None:
     put(person / SETTINGS, registered(CLAUDE, hooks.home))
     put(person.parent / "work/.pdp-hook.yaml", "deny: ['mcp__github__*']\n")
     (only,) = found(CLAUDE, hooks.home, calls=True)
-    assert f"{person.parent}/work/.pdp-hook.yaml:1:8: `deny[0]` can match nothing: it is not an entry or a tool" in only
+    assert (
+        f"{person.parent}/work/.pdp-hook.yaml:1:8: `deny[0]` matches nothing, because the manifest has no such" in only
+    )
 
 
 @pytest.mark.parametrize("switch", [{"enabled": False}, {"disabled": ["x"]}])
-def test_gemini_cli_has_a_switch_of_its_own(switch: dict[str, Any], hooks: Hooks, person: Path) -> None:
+def test_check_reports_hooks_that_gemini_cli_disables(switch: dict[str, Any], hooks: Hooks, person: Path) -> None:
     client = CLIENTS["gemini-cli"]
     put(person / client.user, {**registered(client, hooks.home), "hooksConfig": switch})
     assert found(client, hooks.home) == [f"{person}/{client.user}: hooksConfig turns hooks off"]
 
 
-def test_codex_runs_what_its_person_trusts(hooks: Hooks, person: Path) -> None:
+def test_check_reports_hooks_that_codex_does_not_trust(hooks: Hooks, person: Path) -> None:
     client = CLIENTS["codex"]
     put(person / client.user, registered(client, hooks.home))
     assert found(client, hooks.home) == [
-        f"{person}/{client.user}: {event}: Codex has it off, or not trusted" for event in client.events
+        f"{person}/{client.user}: {event}: Codex does not trust this hook, or the hook is off"
+        for event in client.events
     ]
 
 
-def test_the_digest_by_which_codex_trusts() -> None:
-    """What Codex 0.169.0 lists as `currentHash` of this group."""
+def test_hook_check_determines_from_a_digest_whether_codex_trusts_a_hook() -> None:
+    """The expected digest is the `currentHash` that Codex 0.169.0 shows for this group of hooks."""
     from pdp.hooks.install.check import _is_trusted
 
     group = {"matcher": "*", "hooks": [{"type": "command", "command": "/bin/sh -c 'x' é", "timeout": 10}]}
@@ -323,7 +344,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
-def test_a_line_that_lets_a_denied_call_pass(line: str, hooks: Hooks, person: Path) -> None:
+def test_hook_check_reports_a_hook_command_that_lets_a_denied_call_pass(line: str, hooks: Hooks, person: Path) -> None:
     class Leaking(HookClient):
         def line(self, home: Path) -> str:
             return f"{line} # pdp/hooks/ask.py claude-code {home}"
@@ -334,7 +355,7 @@ def test_a_line_that_lets_a_denied_call_pass(line: str, hooks: Hooks, person: Pa
     assert last.startswith("a call: PreToolUse: `pdp hook uninstall claude-code` is not denied: (")
 
 
-def test_a_policy_that_denies_everything_is_told(hooks: Hooks, person: Path) -> None:
+def test_hook_check_reports_a_policy_that_denies_everything(hooks: Hooks, person: Path) -> None:
     put(person / SETTINGS, registered(CLAUDE, hooks.home))
     put(person.parent / "work/.pdp-hook.yaml", "deny: [run_listed_command]\n")
     (only,) = found(CLAUDE, hooks.home, calls=True)

@@ -1,4 +1,4 @@
-"""What stands in each client's configuration, whole, and how the line in it ends."""
+"""The hook configuration of each client, and the exit codes of the command that this configuration registers."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ HOME = Path("/home/ann's/hook")
 
 def line(client: str) -> str:
     words = f"{sys.executable} -I -S {ask.__file__} {client} "
-    # Quoted for the folder's name, then for the shell.
+    # The folder name is quoted for the inner command, and then the inner command is quoted for the shell.
     folder = """'"'"'/home/ann'"'"'"'"'"'"'"'"'s/hook'"'"'"""
     return f"/bin/sh -c '{words}{folder} || {{ echo pdp: the call does not run >&2; exit 2; }}'"
 
@@ -32,7 +32,7 @@ def entries() -> dict[str, Any]:
     }
 
 
-def test_the_entry_of_each_client(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hook_entry_in_the_settings_has_the_format_of_each_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert {name: client.entry(HOME) for name, client in CLIENTS.items()} == entries()
     assert CLIENTS.keys() == DIALECTS.keys()
@@ -51,7 +51,7 @@ def test_the_entry_of_each_client(monkeypatch: pytest.MonkeyPatch) -> None:
         ("printf '\\377'", False),
     ],
 )
-def test_only_a_version_that_knows_the_switch_gets_it(
+def test_hook_entry_has_on_failure_only_for_client_versions_that_support_on_failure(
     script: str, blocks: bool, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.program("claude", script)
@@ -75,7 +75,7 @@ def test_only_a_version_that_knows_the_switch_gets_it(
         ("is-missing", None, 2),
     ],
 )
-def test_whatever_a_program_ends_with_is_an_answer_or_a_deny(
+def test_hook_command_denies_unless_its_program_exits_with_an_answer(
     shell: list[str], name: str, script: str | None, code: int, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(machine.folder / "bin/python"))
@@ -99,7 +99,7 @@ def test_whatever_a_program_ends_with_is_an_answer_or_a_deny(
         ("copilot-cli", {"COPILOT_HOME": "/x/copilot"}, "/x/copilot/hooks/pdp.json"),
     ],
 )
-def test_where_a_client_reads(
+def test_settings_files_are_known_for_each_client(
     client: str, variables: dict[str, str], file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "work").mkdir()

@@ -1,4 +1,4 @@
-"""What becomes of a client's file: whole files, before and after, whatever happens in between."""
+"""Uninstalling a hook restores the client's settings file, even after crashes or other changes of the file."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def records(home: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
-def test_a_file_that_was_not_there_is_removed_with_the_folders_that_were_made(
+def test_hook_uninstall_removes_files_and_folders_that_the_installation_created(
     client: HookClient, tmp_path: Path, home: Path
 ) -> None:
     file = tmp_path / "person" / client.user
@@ -70,7 +70,7 @@ def test_a_file_that_was_not_there_is_removed_with_the_folders_that_were_made(
     assert json.loads(file.read_text()) == {**client.also, **demanded, "hooks": hooks}
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert installed_clients(home) == [client.name]
-    assert uninstall(file, home, client) == "becomes what it was"
+    assert uninstall(file, home, client) == "is restored to its original"
     assert not (tmp_path / "person").exists()
     assert records(home) == []
 
@@ -89,7 +89,7 @@ def test_a_file_that_was_not_there_is_removed_with_the_folders_that_were_made(
     ],
     ids=["empty", "object", "no-hooks", "no-groups", "windows", "other-hooks"],
 )
-def test_a_file_becomes_what_it_was_to_the_byte(text: str, file: Path, home: Path) -> None:
+def test_hook_uninstall_restores_every_byte_of_the_settings_file(text: str, file: Path, home: Path) -> None:
     put(file, text)
     file.chmod(0o640)
     before = file.read_bytes(), file.stat().st_mode
@@ -102,9 +102,9 @@ def test_a_file_becomes_what_it_was_to_the_byte(text: str, file: Path, home: Pat
     }
     install(file, home)
     assert file.read_bytes() == once
-    assert uninstall(file, home) == "becomes what it was"
+    assert uninstall(file, home) == "is restored to its original"
     assert (file.read_bytes(), file.stat().st_mode) == before
-    assert uninstall(file, home) == "has no hook of ours"
+    assert uninstall(file, home) == "has no pdp hook"
 
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab", max_size=2), lambda inner: (
@@ -116,7 +116,7 @@ SETTINGS = st.fixed_dictionaries({}, optional={"hooks": EVENTS, "model": JSON})
 
 @settings(max_examples=25)
 @given(value=SETTINGS, indent=st.sampled_from([None, 1, 4]))
-def test_any_settings_come_back(
+def test_hook_uninstall_restores_arbitrary_settings_files(
     value: dict[str, Any], indent: int | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     home = _home(folder := tmp_path_factory.mktemp("any"))
@@ -124,11 +124,11 @@ def test_any_settings_come_back(
     text = put(file, json.dumps(value, indent=indent))
     install(file, home)
     installed = json.loads(file.read_text())
-    assert uninstall(file, home) == "becomes what it was"
+    assert uninstall(file, home) == "is restored to its original"
     assert file.read_text() == text
     install(file, home)
     put(file, json.dumps({**installed, "new": 1}))
-    assert uninstall(file, home) == "was changed since it got the hook: our own entries alone go"
+    assert uninstall(file, home) == "was changed since the installation: only our entries are removed"
     left = {name: {event: groups for event, groups in member.items() if groups or event not in CLAUDE.events}
             if name == "hooks" else member for name, member in value.items()}  # fmt: skip
     got = json.loads(file.read_text())
@@ -147,7 +147,9 @@ def test_any_settings_come_back(
         ({"advanced": {"ignoreLocalEnv": True}}, {"advanced": {"ignoreLocalEnv": True}, "new": 1}),
     ],
 )
-def test_what_a_client_must_have_is_set_and_restored(before: Any, after: Any, tmp_path: Path, home: Path) -> None:
+def test_hook_installation_sets_a_required_setting_and_uninstall_restores_the_old_value(
+    before: Any, after: Any, tmp_path: Path, home: Path
+) -> None:
     file, client = tmp_path / "person/.gemini/settings.json", CLIENTS["gemini-cli"]
     text = put(file, json.dumps(before))
     for change in ({}, {"new": 1}):
@@ -157,7 +159,7 @@ def test_what_a_client_must_have_is_set_and_restored(before: Any, after: Any, tm
         if change:
             put(file, json.dumps({**value, **change}))
             install(file, home, client)
-        assert uninstall(file, home, client) == "becomes what it was"
+        assert uninstall(file, home, client) == "is restored to its original"
         assert json.loads(file.read_text()) == (after if change else json.loads(text))
     install(file, home, client)
     put(file, json.dumps({**json.loads(file.read_text()), "more": 1}))
@@ -166,7 +168,9 @@ def test_what_a_client_must_have_is_set_and_restored(before: Any, after: Any, tm
 
 
 @pytest.mark.parametrize("advanced", ["[]", "1", "null"])
-def test_settings_that_cannot_have_it_are_left(advanced: str, tmp_path: Path, home: Path) -> None:
+def test_hook_installation_changes_no_settings_if_a_required_setting_cannot_be_set(
+    advanced: str, tmp_path: Path, home: Path
+) -> None:
     file = tmp_path / "person/.gemini/settings.json"
     text = put(file, f'{{"advanced": {advanced}}}')
     with pytest.raises(UsageError, match="advanced must be an object"):
@@ -174,7 +178,7 @@ def test_settings_that_cannot_have_it_are_left(advanced: str, tmp_path: Path, ho
     assert file.read_text() == text
 
 
-def test_what_was_changed_since_keeps_the_change(file: Path, home: Path) -> None:
+def test_hook_uninstall_keeps_settings_changed_after_the_installation(file: Path, home: Path) -> None:
     put(file, json.dumps({"hooks": {"PreToolUse": [OTHER]}}))
     install(file, home)
     value = json.loads(file.read_text())
@@ -189,15 +193,17 @@ def test_what_was_changed_since_keeps_the_change(file: Path, home: Path) -> None
     assert records(home) == []
 
 
-def test_an_empty_file_that_was_there_stays(file: Path, home: Path) -> None:
+def test_uninstall_keeps_an_existing_empty_file(file: Path, home: Path) -> None:
     put(file, "{}")
     install(file, home)
     put(file, json.dumps(json.loads(file.read_text())))
-    assert uninstall(file, home) == "was changed since it got the hook: our own entries alone go"
+    assert uninstall(file, home) == "was changed since the installation: only our entries are removed"
     assert file.read_text() == "{}\n"
 
 
-def test_a_new_file_that_has_nothing_else_goes_even_if_it_was_changed(tmp_path: Path, home: Path) -> None:
+def test_hook_uninstall_removes_a_reformatted_settings_file_that_contains_only_our_hooks(
+    tmp_path: Path, home: Path
+) -> None:
     file, client = tmp_path / "person/.cursor/hooks.json", CLIENTS["cursor"]
     install(file, home, client)
     put(file, json.dumps(json.loads(file.read_text())))
@@ -205,16 +211,16 @@ def test_a_new_file_that_has_nothing_else_goes_even_if_it_was_changed(tmp_path: 
     assert not (tmp_path / "person").exists()
 
 
-def test_a_change_since_is_what_a_new_installation_goes_back_to(file: Path, home: Path) -> None:
+def test_uninstall_keeps_settings_changed_between_two_hook_installations(file: Path, home: Path) -> None:
     put(file, '{"model":"opus"}')
     install(file, home)
     put(file, json.dumps({**json.loads(file.read_text()), "model": "sonnet"}, indent=2))
     install(file, home)
-    assert uninstall(file, home) == "becomes what it was"
+    assert uninstall(file, home) == "is restored to its original"
     assert file.read_text() == '{\n  "model": "sonnet"\n}\n'
 
 
-def test_an_older_hook_of_ours_is_replaced(file: Path, home: Path) -> None:
+def test_hook_installation_replaces_our_hook_of_an_older_release(file: Path, home: Path) -> None:
     put(file, '{"model":"opus"}')
     install(file, home)
     put(file, file.read_text().replace("-I -S", "-S"))
@@ -222,15 +228,17 @@ def test_an_older_hook_of_ours_is_replaced(file: Path, home: Path) -> None:
     assert json.loads(file.read_text())["hooks"] == {event: [CLAUDE.entry(home)] for event in CLAUDE.events}
 
 
-def test_a_lost_record_leaves_our_own_entries_to_be_taken_out(file: Path, home: Path) -> None:
+def test_uninstall_without_an_installation_record_removes_only_our_hooks(file: Path, home: Path) -> None:
     put(file, '{"model":"opus"}')
     install(file, home)
     records(home)[0].unlink()
-    assert uninstall(file, home) == "was changed since it got the hook: our own entries alone go"
+    assert uninstall(file, home) == "was changed since the installation: only our entries are removed"
     assert json.loads(file.read_text()) == {"model": "opus"}
 
 
-def test_a_link_of_ones_own_is_followed_and_named(file: Path, home: Path, tmp_path: Path) -> None:
+def test_hook_installation_follows_and_shows_a_symbolic_link_of_the_user(
+    file: Path, home: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "dotfiles/claude.json"
     text = put(target, '{"model":"opus"}')
     file.parent.mkdir(parents=True)
@@ -250,13 +258,13 @@ def test_a_link_of_ones_own_is_followed_and_named(file: Path, home: Path, tmp_pa
         ('{"model": "opus",}', "settings.json:1:18: not JSON"),
         ('{"hooks": {}, "hooks": {}}', "settings.json:1:15: "),
         ("[]", "expected a JSON object"),
-        ('{"hooks": [1]}', "hooks must have lists by event"),
-        ('{"hooks": {"PreToolUse": {}}}', "hooks must have lists by event"),
+        ('{"hooks": [1]}', "hooks must map events to lists"),
+        ('{"hooks": {"PreToolUse": {}}}', "hooks must map events to lists"),
         ("\udcff", "UTF-8"),
     ],
     ids=["comment", "comma", "twice", "array", "hooks-array", "group", "bytes"],
 )
-def test_a_file_that_cannot_be_changed_is_left(text: str, said: str, file: Path, home: Path) -> None:
+def test_install_reports_a_settings_file_that_cannot_be_changed(text: str, said: str, file: Path, home: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(UsageError) as refused:
@@ -266,22 +274,22 @@ def test_a_file_that_cannot_be_changed_is_left(text: str, said: str, file: Path,
     assert records(home) == []
 
 
-def test_what_is_no_file_is_left(file: Path, home: Path) -> None:
+def test_install_rejects_a_settings_path_that_is_not_a_regular_file(file: Path, home: Path) -> None:
     file.mkdir(parents=True)
-    with pytest.raises(UsageError, match="is not a plain file"):
+    with pytest.raises(UsageError, match="is not a regular file"):
         install(file, home)
     file.rmdir()
     os.mkfifo(file)
-    with pytest.raises(UsageError, match="is not a plain file"):
+    with pytest.raises(UsageError, match="is not a regular file"):
         install(file, home)
     file.unlink()
     file.symlink_to(file)
-    with pytest.raises(UsageError, match="is not a plain file"):
+    with pytest.raises(UsageError, match="is not a regular file"):
         install(file, home)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="files of others are made by root alone")
-def test_what_is_somebody_elses_is_left(file: Path, home: Path, tmp_path: Path) -> None:
+def test_install_rejects_a_settings_file_of_another_user(file: Path, home: Path, tmp_path: Path) -> None:
     target = tmp_path / "theirs"
     put(target, "{}")
     file.parent.mkdir(parents=True)
@@ -296,7 +304,7 @@ def test_what_is_somebody_elses_is_left(file: Path, home: Path, tmp_path: Path) 
     assert target.read_text() == "{}"
 
 
-def test_a_file_that_changes_while_the_person_reads_is_left(file: Path, home: Path) -> None:
+def test_hook_installation_fails_if_the_settings_file_changes_before_confirmation(file: Path, home: Path) -> None:
     put(file, "{}")
     change = installation(CLAUDE, file, home)
     put(file, '{"model": "opus"}')
@@ -307,7 +315,7 @@ def test_a_file_that_changes_while_the_person_reads_is_left(file: Path, home: Pa
 
 @contextmanager
 def dying(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[None]:
-    """Die at the n-th change of the disk: an odd one before it is done, an even one after."""
+    """Simulate a crash at the n-th step: just before a disk change if n is odd, and just after a disk change if not."""
     changes = iter(range(1, 100))
     real: dict[str, Any] = {
         "replace_file": replace_file,
@@ -340,7 +348,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[None]:
 @pytest.mark.parametrize("step", range(1, 13))
 @pytest.mark.parametrize("first", ["install", "uninstall"])
 @pytest.mark.parametrize("then", ["install", "uninstall"])
-def test_after_a_crash_anywhere_both_work(
+def test_install_and_uninstall_work_after_a_crash_at_any_point(
     before: str | None, step: int, first: str, then: str, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "person/.claude/settings.json"

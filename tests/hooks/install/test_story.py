@@ -1,4 +1,4 @@
-"""The whole way, as docs/hooks.md tells it: installed, held, granted, run once, and everything undone."""
+"""The steps in docs/hooks.md work: install the hook, hold a call, grant it, run it once, and uninstall the hook."""
 
 import json
 import re
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process
 INSTALL, GRANT, UNINSTALL = (
     fence.text for fence in fences("docs/hooks.md") if fence.info == "not run: changes settings of yours"
 )
-"""What the page tells to type, in one shell each."""
+"""The commands on the page docs/hooks.md. Each runs in a separate shell."""
 
 
 @pytest.fixture(autouse=True)
@@ -26,23 +26,21 @@ def programs(machine: Machine) -> None:
     machine.program("pdp", f'exec {sys.executable} -m pdp "$@"')
 
 
-def test_claude_code_is_held_granted_runs_once_and_nothing_stays(machine: Machine) -> None:
+def test_documented_hook_installation_works_with_claude_code(machine: Machine) -> None:
     machine.settings.parent.mkdir()
     machine.settings.write_bytes(b'{"model":"opus", "permissions": {"allow": []}}')
     machine.settings.chmod(0o640)
     before = machine.files()
 
     installed = machine.run(INSTALL, stdin="y\n")
-    assert (installed.code, installed.out.splitlines()[-1]) == (0, "claude-code: holds"), installed
+    assert (installed.code, installed.out.splitlines()[-1]) == (0, "claude-code: guarded"), installed
     assert json.loads(machine.settings.read_text())["hooks"]["PreToolUse"][0]["hooks"][0]["onFailure"] == "block"
     write = ToolUse("Bash", {"command": "echo once >> log"})
 
     def granted(told: list[ToolResult]) -> list[ToolUse]:
-        """The person grants in a terminal of theirs, and tells the agent to go on."""
+        """Grant the call in another terminal, and let the agent repeat the call."""
         assert not (machine.work / "log").exists()
-        approval = re.fullmatch(
-            r"run_command: echo once >> log\. Where .* grant (\w+) --session .* again\.", told[0].text
-        )
+        approval = re.fullmatch(r"run_command: echo once >> log\. If .* grant (\w+) --session .* again\.", told[0].text)
         assert approval, told
         grant = machine.run(GRANT.replace(" ID ", f" {approval[1]} "))
         assert (grant.code, grant.out.split()[0], f"granted  {approval[1]}" in grant.out) == (0, approval[1], True), (
@@ -75,8 +73,10 @@ def test_claude_code_is_held_granted_runs_once_and_nothing_stays(machine: Machin
     ],
     ids=["disabled", "prefix"],
 )
-def test_what_a_repository_can_do_to_hooks_is_found(settings: dict[str, object], gap: str, machine: Machine) -> None:
-    """Claude Code runs what must be denied, and the check has said so."""
+def test_hook_check_finds_repository_settings_that_disable_hooks(
+    settings: dict[str, object], gap: str, machine: Machine
+) -> None:
+    """With these settings, Claude Code runs a call that must be denied, so the check must report them."""
     assert machine.run("pdp hook install claude-code --yes").code == 0
     file = machine.work / ".claude/settings.json"
     file.parent.mkdir()
