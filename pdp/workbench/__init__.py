@@ -1,20 +1,20 @@
-"""What policy authors, CI and reviewers use; no application imports it.
+"""Tools for policy authors, CI and reviewers; applications do not import them.
 
-A file of the user's that cannot be used is a UsageError everywhere, with FileFaultsError for all faults of it at once.
-What compiles or reads a bundle raises BundleError as well, and what asks an engine EngineError. "Raises" stands where
-there is more to say.
+Every function may raise `UsageError` for an argument or a file that cannot be used, and `FileFaultsError` with all
+faults of a file. Functions that compile or read a bundle raise `BundleError`; functions that query an engine raise
+`EngineError`. If an engine times out (`EngineTimeoutError`), the result is unknown. Docstrings name all other errors.
 
 engines     names and time limits of the engines that scenarios run on
-shown_file  how files, lines and texts are shown in reports
-rego_edits  edits that break a module of Rego in one place each
-rego_forms  rules of two policies without what has no meaning, names among it
+shown_file  format file names, line numbers and text for reports
+rego_edits  edits that each break one place of a Rego module
+rego_forms  canonical forms of rules, to compare two policies
 bundles     a folder: sign, publish and inspect bundles
-explain     a folder: why a call is decided as it is
-scenarios   a folder: scenarios read, run and reported; the pytest plugin
-neighbours  a folder: requests near a request that is known
-coverage    what scenarios reach
-doctor      what cannot work in a project
-mutation    a folder: what no scenario would notice
-diff        a folder: what a new bundle changes
-gate        a folder: whether a bundle may be released
+explain     a folder: explain a decision
+scenarios   a folder: read, run and report scenarios; the pytest plugin
+neighbours  a folder: generate requests that differ little from a known request
+coverage    measure which lines, reason codes and verdicts the scenarios reach
+doctor      find what cannot work in a project
+mutation    a folder: find changes of a policy that no scenario detects
+diff        a folder: compare two bundles
+gate        a folder: decide whether a bundle may be released
 """

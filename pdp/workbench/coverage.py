@@ -1,10 +1,7 @@
-"""What scenarios reach: lines of Rego, reason codes, and each tool's verdicts. What none of them proves is missing.
+"""Measure which lines of Rego, reason codes, and verdicts of each tool the scenarios reach, and report the gaps.
 
-Only scenarios that passed count: unit tests of Rego reach lines that no call takes. A suite answers for the custom
-concerns that decide, stated or in its bundle. Only the baseline's own suites, `tests/scenarios`, answer for its lines.
-
-The release gate: every tool has a call that is ALLOW and one that is not, and every reason code that can be given is
-given. A code that cannot be given by any call says so in its METADATA (`custom.unreached`, with the reason).
+Only scenarios that passed count. Unit tests of Rego do not count, because they reach lines that no call reaches. A
+suite covers the custom concerns of its policy. The baseline is covered only by its own suites in `tests/scenarios`.
 """
 
 import re
@@ -30,20 +27,20 @@ from pdp.workbench.shown_file import shown_file
 _Runs = Sequence[tuple[Suite, Sequence[ScenarioResult]]]
 
 _REJECTED: Final = "rejected"
-"""The column for calls that the policy was not asked about."""
+"""The column that counts calls that were rejected before the policy was asked."""
 
 _KINDS: Final = ("allow", "refusal", "code")
 
 COLUMNS: Final = (*(verdict.value for verdict in (Verdict.ALLOW, Verdict.STEP_UP, Verdict.DENY)), _REJECTED)
 
-# What fired is asked by reports, and not for a decision; its lines are no less the policy's.
+# A decision does not evaluate the rule `findings`, but the rule's lines are counted as lines of the policy.
 _DOCUMENT: Final = "[data.authz.decision, data.authz.findings]"
 _PLAN: Final = "data.authz.plan"
 
 
 @dataclass(frozen=True, slots=True)
 class FileLines:
-    """One Rego file: its lines, from 1 and sorted, of which all was evaluated, and those of which something was not."""
+    """The sorted line numbers of a Rego file: `covered` lines were evaluated completely, `missed` lines were not."""
 
     file: str
     covered: tuple[int, ...]
@@ -52,10 +49,10 @@ class FileLines:
 
 @dataclass(frozen=True, slots=True)
 class CodeReached:
-    """One code that METADATA names: its first rule, and the first scenario that reached it, as `FILE: NAME`.
+    """A reason code in METADATA, its first rule, and the first scenario that reaches it, as `FILE: NAME`.
 
-    The code of an obligation is reached by the obligation's id. `file` is the first scenario file that answers for it;
-    None: none of these does, and it does not count.
+    `file` is the first scenario file that has to cover the code, or None if no file has to. A decision that has an
+    obligation reaches the reason code of the obligation's rule.
     """
 
     code: str
@@ -65,16 +62,13 @@ class CodeReached:
 
     @property
     def exempt(self) -> str | None:
-        """Why no scenario can reach it, if METADATA says so and none did."""
+        """Why no scenario can reach the code (METADATA `custom.unreached`); None if a scenario reaches the code."""
         return self.site.unreached if self.scenario is None else None
 
 
 @dataclass(frozen=True, slots=True)
 class ToolVerdicts:
-    """One tool of one manifest file, and how many calls of it have each of `COLUMNS` as their result.
-
-    Suites may lay different governance over one manifest: its tools are the same. `file` is the first of theirs.
-    """
+    """A tool's number of calls for each of `COLUMNS`. `file` is the first scenario file that uses its manifest."""
 
     tool: str
     manifest_version: str
@@ -84,10 +78,7 @@ class ToolVerdicts:
 
 @dataclass(frozen=True, slots=True)
 class RoleReached:
-    """One argument with a role, and the first scenario, as `FILE: NAME`, in which nobody whose word counts chose it.
-
-    Of a text that goes out, it is a link in it that was chosen so. None: no scenario shows what the label is good for.
-    """
+    """A tool argument with a role, and the first scenario (`FILE: NAME`) where an untrusted source chose its value."""
 
     tool: str
     argument: str
@@ -97,9 +88,9 @@ class RoleReached:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """One thing that the gate asks for, and the suite to add it to.
+    """A gap that the release gate reports, and the scenario file that has to close it.
 
-    `allow`: the tool `name` is never allowed; `refusal`: it always is; `code`: nothing reaches that code.
+    `kind` `allow`: no call of a tool is ALLOW; `refusal`: all calls are ALLOW; `code`: no call reaches a reason code.
     """
 
     kind: Literal["allow", "refusal", "code"]
@@ -110,7 +101,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What the scenarios of some suites reach; `lines` is None without OPA. The gate does not ask for `roles`."""
+    """What the scenarios of one or more suites cover. `lines` is None without OPA. The release gate ignores `roles`."""
 
     lines: tuple[FileLines, ...] | None
     codes: tuple[CodeReached, ...]
@@ -120,7 +111,7 @@ class Coverage:
 
     @property
     def percent(self) -> float | None:
-        """How many of a hundred lines are covered, in the files that count; None when it is not known."""
+        """The percentage of covered Rego lines; None if the lines were not measured because OPA is missing."""
         if self.lines is None:
             return None
         covered = sum(len(file.covered) for file in self.lines)
@@ -128,20 +119,16 @@ class Coverage:
         return 100.0 * covered / whole if whole else 100.0
 
     def complaints(self, fail_under: float | None) -> tuple[str, ...]:
-        """Return what keeps this from being enough: all that is missing, and too few lines. Empty: it is enough.
-
-        Args:
-            fail_under: how many of a hundred lines have to be covered; None: lines are not looked at.
-        """
-        complaints = [missing.message for missing in self.missing]
+        """Return a message for each gap, and a message if less than `fail_under` percent of the lines are covered."""
+        messages = [missing.message for missing in self.missing]
         if fail_under is not None and self.percent is None:
-            complaints.append("lines of Rego: not known without OPA; run: pdp opa install")
+            messages.append("lines of Rego: unknown without OPA; run: pdp opa install")
         elif fail_under is not None and self.percent is not None and self.percent < fail_under:
-            complaints.append(f"lines of Rego: {self.percent:.1f} % are covered, {fail_under:g} % are asked for")
-        return tuple(complaints)
+            messages.append(f"lines of Rego: {self.percent:.1f} % are covered, {fail_under:g} % are required")
+        return tuple(messages)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain JSON; `percent` with one digit, rounded down."""
+        """Return the coverage as plain JSON. `percent` is rounded down to one decimal place."""
         percent = self.percent
         return {
             "percent": None if percent is None else int(percent * 10) / 10,
@@ -169,7 +156,7 @@ class Coverage:
 
 
 def measure(runs: _Runs, opa: Path | None) -> Coverage:
-    """Measure what the scenarios of these suites reach, all of them together; without OPA, lines stay unknown."""
+    """Measure what the scenarios of all suites reach together. Lines of Rego are measured only if `opa` is given."""
     passed = [(suite, [result for result in results if result.passed]) for suite, results in runs]
     codes, matrix = _codes(passed), _matrix(passed)
     missing = sorted(_missing(matrix, codes), key=lambda item: (_KINDS.index(item.kind), item.name, item.file))
@@ -183,14 +170,14 @@ def _codes(runs: _Runs) -> tuple[CodeReached, ...]:
     reached: dict[str, str] = {}
     for suite, results in runs:
         modules = policy_modules(suite)
-        answered_for = _counted_modules(suite, modules)
+        counted_modules = _counted_modules(suite, modules)
         of_obligation: defaultdict[str, set[str]] = defaultdict(set)
         for code, sites_here in sites_by_code(rule_sites(modules)).items():
             for site in sites_here:
-                # Of several rules with one code, one that can be reached speaks for it.
+                # If several rules have the same code, a rule that scenarios can reach is shown for the code.
                 if code not in sites or (sites[code].unreached and not site.unreached):
                     sites[code] = site
-                if site.module in answered_for:
+                if site.module in counted_modules:
                     files.setdefault(code, str(suite.file))
                 if site.part == "obligations":
                     of_obligation[site.obligation or code.partition(".")[2]].add(code)
@@ -205,7 +192,8 @@ def _codes(runs: _Runs) -> tuple[CodeReached, ...]:
 
 
 def _matrix(runs: _Runs) -> tuple[ToolVerdicts, ...]:
-    # By the file's text: two manifests may have the same version, and one manifest several governance files.
+    # Manifests are compared by their content, because two manifests may have the same version, and suites may share a
+    # manifest.
     rows: dict[tuple[str, str], ToolVerdicts] = {}
     for suite, results in runs:
         manifest, version = _manifest_of(suite), suite.manifest.version
@@ -214,7 +202,7 @@ def _matrix(runs: _Runs) -> tuple[ToolVerdicts, ...]:
             rows.setdefault((manifest, tool), ToolVerdicts(tool, version, str(suite.file), none))
         for result in results:
             for tool, column in (pair for step in result.steps for pair in _results_of(step)):
-                # A name that no manifest has is the model's, and no tool.
+                # The model may call a tool that is not in the manifest, so the entry may be missing.
                 if tool in suite.manifest.tools:
                     rows[manifest, tool].counts[column] += 1
     return tuple(rows.values())
@@ -233,15 +221,15 @@ def _roles(runs: _Runs) -> tuple[RoleReached, ...]:
                 roles.setdefault((manifest, tool.name, argument), RoleReached(tool.name, argument, role))
         for result in results:
             for evaluation in (evaluation for step in result.steps for evaluation in step.evaluations):
-                for argument in _chosen_by_nobody(evaluation.flow):
+                for argument in _chosen_by_untrusted(evaluation.flow):
                     key = manifest, evaluation.trace.tool_name or "", argument
                     if key in roles and roles[key].scenario is None:
                         roles[key] = replace(roles[key], scenario=f"{result.place.file}: {result.name}")
     return tuple(roles.values())
 
 
-def _chosen_by_nobody(flow: Mapping[str, Any] | None) -> Iterator[str]:
-    """The labelled arguments of a call of a tainted run that nobody whose word counts has chosen."""
+def _chosen_by_untrusted(flow: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield the arguments of a call that no trusted source has chosen, if the run has read untrusted data."""
     for argument in flow["arguments"] if flow is not None and flow["tainted"] else ():
         chosen = argument["links"] if argument["role"] == "body" else [argument]
         if any(GOOD.isdisjoint(item["sources"]) for item in chosen):
@@ -251,12 +239,12 @@ def _chosen_by_nobody(flow: Mapping[str, Any] | None) -> Iterator[str]:
 def _results_of(step: StepResult) -> Iterator[tuple[str, str]]:
     for evaluation in step.evaluations:
         name, verdict = evaluation.trace.tool_name, evaluation.verdict or _REJECTED
-        # Where nobody decided, nothing is known of the tool.
+        # A failed decision does not show whether the tool can be allowed or denied.
         if name is not None and NO_DECISION.isdisjoint(evaluation.codes):
             yield name, verdict
     if not step.evaluations and step.tool is not None:
         for answer in step.answers:
-            # What a raw request is allowed, no call may reach.
+            # An ALLOW does not count, because a raw request may be allowed although no call can produce that request.
             if answer.decision.verdict is not Verdict.ALLOW and NO_DECISION.isdisjoint(answer.decision.codes):
                 yield step.tool, answer.decision.verdict
 
@@ -274,28 +262,23 @@ def _missing(matrix: Sequence[ToolVerdicts], codes: Sequence[CodeReached]) -> It
             yield Missing("code", code.code, message, code.file)
 
 
-class _Policy(NamedTuple):
-    """What decides in one or more suites, what it was asked by document, and the modules that a suite answers for."""
+class _MeasuredPolicy(NamedTuple):
+    """A policy, the requests to evaluate again for each document, and the modules whose lines are counted."""
 
     modules: Mapping[str, Module]
     data: Mapping[str, Any]
-    asked: dict[str, dict[bytes, None]]
+    requests: dict[str, dict[bytes, None]]
     counted: set[str]
 
 
 def _counted_modules(suite: Suite, modules: Mapping[str, Module]) -> set[str]:
-    """Return the paths of the modules that a suite answers for: custom ones, or all of them for a baseline's suite."""
     custom = {path for path, module in modules.items() if module.custom}
     of_baseline = suite.file.resolve().is_relative_to(packaged("tests/scenarios").resolve())
     return custom or (set(modules) if of_baseline else set())
 
 
 def _measured_lines(runs: _Runs, opa: Path) -> tuple[FileLines, ...]:
-    """Evaluate again what the results' requests were, and return the lines of the files that count, by file.
-
-    Rules that METADATA exempts (`custom.unreached`) are left out where no scenario reaches them, and so are rules that
-    only lead to them.
-    """
+    """Evaluate recorded requests with coverage. Lines of exempt rules and of their callers never count as missed."""
     covered: defaultdict[str, set[int]] = defaultdict(set)
     missed: defaultdict[str, set[int]] = defaultdict(set)
     exempt: defaultdict[str, set[int]] = defaultdict(set)
@@ -305,7 +288,7 @@ def _measured_lines(runs: _Runs, opa: Path) -> tuple[FileLines, ...]:
         files = {path: str(module.file) for path, module in policy.modules.items()}
         texts = {path: module.text for path, module in policy.modules.items()}
         with Evaluator(opa, texts, policy.data) as evaluator:
-            for document, bodies in policy.asked.items():
+            for document, bodies in policy.requests.items():
                 measured = evaluator.evaluate(list(bodies), document=document, coverage=True).lines or {}
                 for path, lines in measured.items():
                     covered[files[path]].update(lines.covered)
@@ -318,21 +301,20 @@ def _measured_lines(runs: _Runs, opa: Path) -> tuple[FileLines, ...]:
     )
 
 
-def _policies(runs: _Runs) -> list[_Policy]:
-    """Suites that are decided by the same policies and data are evaluated together."""
-    policies: dict[str, _Policy] = {}
+def _policies(runs: _Runs) -> list[_MeasuredPolicy]:
+    policies: dict[str, _MeasuredPolicy] = {}
     for suite, results in runs:
         modules = policy_modules(suite)
         data = whole_data(suite)
         name = digest(canonical([data, {path: module.text for path, module in modules.items()}]))
-        policy = policies.setdefault(name, _Policy(modules, data, {_DOCUMENT: {}}, set()))
+        policy = policies.setdefault(name, _MeasuredPolicy(modules, data, {_DOCUMENT: {}}, set()))
         policy.counted.update(_counted_modules(suite, modules))
         for step in (step for result in results for step in result.steps):
             for document, answers in ((_DOCUMENT, step.answers), (_PLAN, step.plans)):
                 for answer in answers:
-                    # What the policy came to no decision on would fail again, or not end again.
+                    # Requests whose decision failed are left out, because they would fail or time out again.
                     if not NO_DECISION.issuperset(answer.decision.codes):
-                        policy.asked.setdefault(document, {})[answer.body] = None
+                        policy.requests.setdefault(document, {})[answer.body] = None
     return list(policies.values())
 
 
@@ -341,7 +323,7 @@ def _exempt_lines(path: str, module: Module) -> Iterator[int]:
         if site.unreached is None:
             continue
         yield from range(site.line, site.last_line + 1)
-        # Where a helper makes the reason, the rules that call it exist for it.
+        # If a helper builds the reason and is exempt, the rules that call the helper are exempt too.
         called = re.compile(rf"(?<!\w){re.escape(site.text.partition('(')[0])}\(")
         for statement in statements(module.text):
             if called.search(statement.text):

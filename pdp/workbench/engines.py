@@ -1,4 +1,4 @@
-"""Names and time limits of the engines that scenarios run on. `pdp.project.resources` opens engines."""
+"""Names and time limits of the engines that scenarios run on. The module `pdp.project.resources` opens engines."""
 
 from typing import Final
 
@@ -6,18 +6,15 @@ from pdp.engine.protocol import ENGINES, EngineName
 from pdp.errors import UsageError
 
 ENGINE_TIMEOUT: Final = 10.0
-"""Default time that an engine has for one answer where scenarios are run and bundles compared, in seconds.
+"""The default timeout of an answer in seconds. It is long, so that no scenario fails because the machine is busy."""
 
-More than an enforcement point waits, so that a machine which is busy makes no policy red.
-"""
-
-LATE: Final = "give the engine more time with --engine-timeout, or look for a rule that does not end"
-"""What to do about an engine that has not answered in that time."""
+LATE: Final = "give the engine more time with --engine-timeout, or look for a rule that does not terminate"
+"""The hint of the error that an engine did not answer in time."""
 
 
 def engines_named(name: str) -> tuple[EngineName, ...]:
-    """Return the engines to run on: one by its name, or `both`, which have to agree."""
-    named = tuple(engine for engine in ENGINES if name in (engine, "both"))
-    if not named:
-        raise UsageError(f"no engine is called {name!r}", hint=f"name one of {', '.join(ENGINES)}, both")
-    return named
+    """Return the engine called `name`, or all engines if it is `both`. Raises `UsageError` for any other name."""
+    selected = tuple(engine for engine in ENGINES if name in (engine, "both"))
+    if not selected:
+        raise UsageError(f"unknown engine {name!r}", hint=f"use one of {', '.join(ENGINES)}, both")
+    return selected

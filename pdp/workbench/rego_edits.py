@@ -1,12 +1,11 @@
-"""Edits that break a module of Rego in one place each, found in its syntax tree.
+"""Create edits of a Rego module that each break one place in it, found in its syntax tree.
 
-Not touched: METADATA, so that codes and messages stay, and the details that a reason is given, which explain a verdict
-and are no part of it.
+METADATA is not edited, so codes and messages do not change. The details of a reason are not edited, because they
+explain a verdict and do not affect the verdict.
 
-Weakened conditions decide alike until somebody comes who is nearly right: texts are compared by a part of them, a
-number is off by a little or bounded, of a list only the first element counts. Each is what a careful saboteur would
-write. It stands only where both sides can be of its type: constants of another type, and calls that give numbers, are
-left out.
+Some edits weaken a condition, so that decisions differ only for values that are nearly right, as a careful saboteur
+would. These edits compare parts of texts, shift or bound a number, or use only the first element of a list. Operands
+are weakened only if their type may fit.
 """
 
 import re
@@ -31,7 +30,7 @@ _COMPARISONS: Final = {
     "lt": ("<=",), "lte": ("<",), "gt": (">=",), "gte": (">",), "equal": ("!=",), "neq": ("==",),
 }  # fmt: skip
 _SETS: Final = {"minus": ("&", "|"), "and": ("|", "-"), "or": ("&", "-"), "plus": ("-",), "mul": ("/",), "div": ("*",)}
-# A finding that weighs otherwise: less, and where there is more, more.
+# For each type of finding (such as deny), the types that replace it in a mutant.
 _FINDINGS: Final = {"deny": ("step_up",), "step_up": ("allow", "deny"), "allow": ("step_up",)}
 _VERDICTS: Final = ("ALLOW", "DENY", "STEP_UP")
 _NUMBER: Final = re.compile(r"-?[0-9.eE+-]+")
@@ -55,11 +54,11 @@ _LOWERED: Final = "{{lower(member) | some member in {a}}}"
 _FIRST: Final = "array.slice([member | some member in {a}], 0, 1)"
 
 Change = tuple[str, Span | None, str]
-"""Kind, place and new text of an edit; without a place, OPA does not say where it stands, and it is left out."""
+"""The kind, location and new text of an edit. An edit without a location is left out."""
 
 
 class Edit(NamedTuple):
-    """A text in the place of what stands at `span`, and the rule that it is part of."""
+    """The name of the edited rule, the kind of edit, the location of the replaced text, and the new text."""
 
     rule: str
     kind: str
@@ -68,17 +67,17 @@ class Edit(NamedTuple):
 
 
 def edits(tree: Node, source: Source) -> list[Edit]:
-    """Return every edit of a module, in the order of their places, none twice."""
+    """Return the edits of a module, in the order of their locations, without duplicates."""
     known: dict[tuple[Span, str], Edit] = {}
     for rule in tree.get("rules", ()):
-        for kind, span, text in _Walk(source).rule(rule):
+        for kind, span, text in _RuleEdits(source).rule(rule):
             if span is not None and source.text[slice(*span)] != text:
                 known.setdefault((span, text), Edit(rule_name(rule), kind, span, text))
     return sorted(known.values(), key=lambda edit: (edit.span, edit.kind, edit.text))
 
 
-class _Walk:
-    """The edits of a rule, part by part. A new kind has its lines where its part of the syntax is walked."""
+class _RuleEdits:
+    """Creates the edits of a rule, with one method for each kind of syntax."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -86,7 +85,8 @@ class _Walk:
     def rule(self, rule: Node) -> Iterator[Change]:
         head = rule["head"]
         if rule.get("default"):
-            # OPA gives the location of its word `default` alone; the head's location has the rest.
+            # For a default rule, OPA locates only the word `default`, so the rest is taken from the location of the
+            # head.
             word, rest = self._source.span(rule), self._source.span(head)
             yield "rule dropped", word and rest and (word[0], rest[1]), ""
             yield from (("default changed", span, changed) for _, span, changed in self.term(head["value"]))
@@ -107,12 +107,12 @@ class _Walk:
         yield from self.body(body, branch)
 
     def _body(self, branch: Node) -> list[Node]:
-        """The conditions as they are written: a rule without any has one that is not in its text."""
+        """Return the conditions that the author wrote. OPA adds a condition to a rule without conditions."""
         body: list[Node] = branch["body"]
         head, first = self._source.span(branch["head"]), self._source.span(body[0])
         if head is None or first is None or first[0] >= head[1]:
             return body
-        # The only condition of a branch without braces: OPA gives it the location of the branch.
+        # If a branch without braces has a single condition, OPA gives the condition the location of the whole branch.
         following = self._source.span(branch.get("else", {}))
         end = len(self._source.text[: first[1] if following is None else following[0]].rstrip())
         match = _IF.match(self._source.text, head[1])
@@ -130,7 +130,7 @@ class _Walk:
         if head is None or first is None:
             yield "rule dropped", head and (head[1], head[1]), " if { false }"
         elif "{" in self._source.text[head[1] : first[0]]:
-            # On a line of its own where the condition has one.
+            # If the removed condition starts a source line, the line stays.
             line = self._source.text.rfind("\n", 0, first[0]) + 1
             indent = self._source.text[line : first[0]]
             between = f"\n{indent}" if not indent.strip() else "; "
@@ -139,7 +139,7 @@ class _Walk:
             yield "rule dropped", first, f"{{ false; {self._source.text[slice(*first)]} }}"
 
     def body(self, body: list[Node], scope: Node) -> Iterator[Change]:
-        """The edits of conditions. `scope` is what their variables are known in."""
+        """Yield the edits of a list of conditions. `scope` is the syntax node in which their variables are visible."""
         for index, expression in enumerate(body):
             yield from self._condition(expression, scope)
             if is_some(expression):
@@ -165,11 +165,11 @@ class _Walk:
         names = ", ".join(self._source.written(terms[part]) for part in ("key", "value") if terms.get(part))
         conditions = "; ".join(self._source.written(inner) for inner in terms["body"])
         domain = self._source.written(terms["domain"])
-        # As a count it can stand wherever the other stood, with braces or without.
+        # A count can replace an `every` at any place, with or without braces.
         yield "quantifier swapped", span, f"count([1 | some {names} in {domain}; {conditions}]) > 0"
 
     def _for_all(self, body: list[Node], scope: Node) -> Iterator[Change]:
-        """`some x in xs` with all that follows it, as `every`, where nothing else needs the variables."""
+        """Turn `some x in xs` and the conditions after it into `every`, unless their variables are used elsewhere."""
         first, rest = body[0], body[1:]
         symbols = first["terms"]["symbols"]
         spans = [span for expression in body if (span := self._span(expression))]
@@ -209,7 +209,7 @@ class _Walk:
         if len(terms) == len(("operator", "left", "right")):
             yield from self._weakened(terms, span)
         name, written = operator(terms), self._source.written(terms[0])
-        # Also what is called by its name, such as `lt(a, b)`, has these operators; only signs are exchanged.
+        # Functions such as `lt(a, b)` have the same operator names as signs, but only signs are replaced.
         for kind, others in (("comparison moved", _COMPARISONS), ("set operation swapped", _SETS)):
             if name in others and written and not written[0].isalpha():
                 yield from ((kind, self._source.span(terms[0]), other) for other in others[name])
@@ -217,7 +217,7 @@ class _Walk:
             yield from self.term(term)
 
     def _weakened(self, terms: list[Node], span: Span | None) -> Iterator[Change]:
-        """The weakened forms of a call with two sides; `span`: where all of it stands, without a `not` before it."""
+        """Yield weaker forms of a call with two operands. `span` locates the call, without a `not` before it."""
         operands = terms[1:]
         name, (a, b) = operator(terms), map(self._source.written, operands)
         if name in ("equal", "neq") or (name == "eq" and operands[0]["type"] != "var"):
@@ -238,10 +238,10 @@ class _Walk:
         yield from self._overlap(name, operands, span)
 
     def _numbers(self, operands: list[Node]) -> Iterator[Change]:
-        """The operands of a comparison, off by a little; a count and a constant are whole, which `constant moved` has.
+        """Yield edits that shift, bound or round the operands of a comparison.
 
-        Beside a constant, a bound changes nothing or everything, and to shift or round down or up is to shift the
-        constant.
+        Constants that are compared with a count are left out, because `constant moved` shifts them. If one operand is a
+        constant, the other operand is not bounded, and is rounded in only one way: more edits would decide the same.
         """
         counts, constants = map(_is_count, operands), [operand["type"] == "number" for operand in operands]
         fixed = any(constants)
@@ -254,13 +254,13 @@ class _Walk:
             forms = {
                 "number bounded": () if fixed else _BOUNDED,
                 "number rounded": () if count else _ROUNDED[: 1 if fixed else None],
-                # To shift one side is enough.
+                # Only one side of a comparison is shifted, because shifting the other side has the same effect.
                 "number shifted": _SHIFTED if not (fixed or count) and (index or _is_count(operands[1])) else (),
             }
             yield from ((kind, span, form.format(a=written)) for kind, texts in forms.items() for form in texts)
 
     def _overlap(self, name: str, operands: list[Node], span: Span | None) -> Iterator[Change]:
-        """`count(a - b) == 0`, none is missing, as "they have one in common"; and the opposite."""
+        """Weaken `count(a - b) == 0` (all) to `count(a & b) > 0` (some), and its opposite to `count(a & b) == 0`."""
         others = {"equal": "> 0", "gt": "== 0"}
         if name not in others or not _is_count(operands[0]) or operands[1].get("value") != 0:
             return
@@ -286,7 +286,7 @@ class _Walk:
             yield from self.body(value["body"], term)
 
     def _keys(self, reference: list[Node]) -> Iterator[Change]:
-        """The edits of what something is looked up by; weakened where that is an attribute of the request."""
+        """Yield the edits of the keys in a reference. Keys from the request are also lowered or trimmed."""
         for part in reference:
             if part["type"] == "ref" and part["value"][0]["value"] == "input":
                 for function in ("lower", "trim_space"):
@@ -295,7 +295,6 @@ class _Walk:
                 yield from self.term(part)
 
     def _moved(self, term: Node) -> Iterator[Change]:
-        """The edits of a constant; what is not written out, such as a name for it, is left alone."""
         value: Any = term.get("value")
         kind, written = term["type"], self._source.written(term)
         change, texts = "constant moved", list[str]()
@@ -320,22 +319,22 @@ class _Walk:
         for text in _shortened(term, self._source):
             yield "element lost", self._source.span(term), text
         for element in term["value"]:
-            # Of an object, the values: a key that is another is an element that is lost.
+            # Keys of an object are not edited, because a changed key has the same effect as a removed element.
             yield from self.term(element[1] if isinstance(element, list) else element)
 
 
 def _needed(names: Iterable[str], scope: Node, part: Any) -> bool:
-    """Whether what is left of a scope without one of its parts needs one of these variables."""
+    """Return whether one of the `variables` is used in `scope` outside `part`."""
     used, own = variables(scope), variables(part)
     return any(used[name] > own[name] for name in names)
 
 
 def _shortened(term: Node, source: Source) -> Iterator[str]:
-    """Yield the text of a list, set or object without each of its elements, in the order in which they stand."""
+    """Yield the text of a list, set or object with one element removed, for each element."""
     whole = source.span(term)
     elements = [element if isinstance(element, list) else [element] for element in term["value"]]
     spans = [(source.span(element[0]), source.span(element[-1])) for element in elements]
-    # OPA lists the elements of sets and objects by their values, not as they stand.
+    # The elements are sorted by location, because OPA sorts the elements of sets and objects by value.
     known = sorted((first[0], last[1]) for first, last in spans if first and last)
     if whole is None or len(known) < len(spans) or source.text[whole[0]] not in "[{":
         return
@@ -358,7 +357,7 @@ def _equality(operands: list[Node], a: str, b: str, *, negated: bool) -> Iterato
 
 
 def _near(constants: list[Node], a: str, b: str) -> Iterator[str]:
-    """Yield the forms of two texts; an empty constant is a part of every text, and has one form only."""
+    """Yield weaker comparisons of two texts; a single comparison for an empty constant, which every text contains."""
     empty = any(operand["type"] == "string" and not operand["value"] for operand in constants)
     for form in _NEAR[-1:] if empty else _NEAR:
         yield form.format(a=a, b=b)

@@ -1,12 +1,12 @@
-"""Rules of two policies in a form without what has no meaning: rules of equal forms decide alike.
+"""Canonical forms of the rules of two policies: rules with equal forms decide alike.
 
-That is locations, comments, and the order in which a set, an object or a body is written. OPA itself orders the
-expressions of a body so that each variable has a value before it is needed. One body keeps its order: a comprehension
-or `every` in it uses the name of a rule which the body declares as a variable as well. Before the declaration the name
-means the rule, after it the variable.
+A form leaves out locations, comments, and the order in which a set, an object or a body is written. OPA itself orders
+the expressions of a body so that each variable has a value before it is used. A body keeps its order if a comprehension
+or `every` in it uses a name that is both a rule and a variable of the body, because the name means the rule before the
+declaration of the variable, and the variable after it.
 
-Names have no meaning either: those of variables, and those of helpers that only one of the two policies has, where no
-reference could reach a helper by a name that is computed.
+A form replaces the names of variables, and of helpers that only one of the two policies has. The names of helpers are
+kept if a policy may compute the name of a rule at run time.
 """
 
 from collections import defaultdict
@@ -25,7 +25,7 @@ _ANY_NAME: Final = "$"
 
 
 def rule_forms(trees: Mapping[str, Node], others: Mapping[str, Node]) -> dict[str, list[tuple[Node, bytes]]]:
-    """Return the imports and rules of each module, each with its form; `others` are the policy to compare with."""
+    """Return the imports and rules of each module with their forms. `others` are the modules of the other policy."""
     forms = _Forms(trees, others)
     return {
         path: [
@@ -36,13 +36,14 @@ def rule_forms(trees: Mapping[str, Node], others: Mapping[str, Node]) -> dict[st
 
 
 class _Forms:
-    """The names of one policy, and what they stand for in forms."""
+    """Creates the forms of a policy's rules, and the replacements of helpers' names in them."""
 
     def __init__(self, trees: Mapping[str, Node], others: Mapping[str, Node]) -> None:
         self._names: dict[str, set[str]] = defaultdict(set)
         self._rules: dict[tuple[str, str], list[Node]] = defaultdict(list)
         beside: dict[str, set[str]] = defaultdict(set)
-        # A name that stands in a text may be asked for by it.
+        # Names that also occur as a string are kept, because the policy may use the string to look up a rule by its
+        # name.
         every = (node for tree in (*trees.values(), *others.values()) for node in nodes(tree.get("rules") or ()))
         texts = {str(node["value"]) for node in every if node.get("type") == "string"}
         for tree in others.values():
@@ -62,7 +63,7 @@ class _Forms:
         own = rule_name(node) if "head" in node else None
         names, local, used = self._names[package], _locals(node), variables(node)
         renamed = {
-            # A name that is a rule's and a variable's is left as it is: its meaning depends on where it stands.
+            # A name that is used for both a rule and a variable is kept, because its meaning depends on its location.
             name: "" if name == own else self._stand_in(package, name)
             for part, name in self._rules
             if part == package and name in used and name not in local
@@ -72,7 +73,7 @@ class _Forms:
         return canonical(_renamed(plain, {name: f"%{number}" for number, name in enumerate(order)}))
 
     def _stand_in(self, package: str, name: str) -> str:
-        """What stands for the name of a helper: a digest of what it says."""
+        """Return the text that replaces a helper's name: a digest of the helper's rules."""
         if (package, name) not in self._stand_ins:
             self._stand_ins[package, name] = name
             forms = sorted(self.form(package, rule).decode() for rule in self._rules[package, name])
@@ -86,7 +87,7 @@ def _names(tree: Node) -> set[str]:
 
 
 def _computes(tree: Node, rules: AbstractSet[str]) -> bool:
-    """Whether a module may reach a rule by a name that it computes: through a package, or a step that is open."""
+    """Return whether a module may compute the name of a rule, through a whole package or a variable key."""
     imports, every = imports_of(tree), list(nodes(tree.get("rules") or ()))
     heads = {id(node["value"][0]) for node in every if node.get("type") == "ref"}
     for node in every:
@@ -98,7 +99,7 @@ def _computes(tree: Node, rules: AbstractSet[str]) -> bool:
         if path[0] != "data" or (len(path) > 1 and path[1] not in _POLICIES):
             continue
         known = "".join(f"{step}." for step in takewhile(lambda step: step is not None, path[1:]))
-        # What stands above the rules reaches all of them, or one by a name behind an open step.
+        # A reference to a parent of the rules reaches all rules below it, and a variable in it may reach any of them.
         if not any(known.startswith(f"{rule}.") for rule in rules) and (path[-1] is None or None not in path):
             return True
     return False
@@ -120,7 +121,7 @@ def _locals(node: Node) -> set[str]:
 
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """A part of a tree with other names for variables and rules, and without what has no meaning."""
+    """Return a part of a syntax tree with renamed variables and rules, without locations and comments."""
     if isinstance(value, list):
         return [_renamed(item, names) for item in value]
     if not isinstance(value, dict):
@@ -128,7 +129,7 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
     plain = {key: _renamed(item, names) for key, item in value.items() if key not in _WITHOUT_MEANING}
     name = plain.get("value")
     if plain.get("type") == "var" and isinstance(name, str):
-        # Each `_` is a variable of its own, numbered by its place.
+        # OPA numbers each `_` by its location, so the number is left out.
         plain["value"] = names.get(name, _ANY_NAME if name.startswith(_ANY_NAME) else name)
     if plain.get("name") in names and "ref" in plain:
         plain["name"] = names[plain["name"]]
@@ -136,7 +137,7 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def _sorted(value: Any, names: AbstractSet[str], blank: Mapping[str, str]) -> Any:
-    """A part of a tree with what has no order sorted, first by what does not depend on the names of variables."""
+    """Return a part of a syntax tree with unordered items sorted, independently of variable names if possible."""
     if isinstance(value, list):
         return [_sorted(item, names, blank) for item in value]
     if not isinstance(value, dict):
@@ -151,6 +152,6 @@ def _sorted(value: Any, names: AbstractSet[str], blank: Mapping[str, str]) -> An
 
 def _order_matters(body: list[Node], names: AbstractSet[str]) -> bool:
     brought = {name for expression in body for name in declared(expression)} & names
-    # The comprehensions and `every` within the expressions.
+    # Within the body, only comprehensions and `every` can give one name two meanings.
     inner = (node for node in nodes(body) if isinstance(node.get("body"), list))
     return any(brought & variables(node).keys() for node in inner)

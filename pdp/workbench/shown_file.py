@@ -1,4 +1,4 @@
-"""What is shown to people: names of files, ranges of lines, text that cannot steer a terminal, nor form Markdown."""
+"""Format file names, line numbers and text for reports, so that terminals and Markdown show them safely."""
 
 import re
 from collections.abc import Iterable
@@ -13,10 +13,7 @@ _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>()#+!|~&@])")
 
 
 def shown_file(file: str | PathLike[str]) -> str:
-    """Return a path relative to the working directory when it is below that, one of the baseline's as `policies/...`.
-
-    Any other path is returned as it is.
-    """
+    """Return a path below the working directory as a relative path, and a policy of the baseline as `policies/...`."""
     path = Path(file)
     for root, before in ((Path.cwd(), Path()), (packaged(_POLICIES), Path(_POLICIES))):
         if path.is_relative_to(root):
@@ -25,7 +22,7 @@ def shown_file(file: str | PathLike[str]) -> str:
 
 
 def line_ranges(lines: Iterable[int]) -> str:
-    """Return line numbers as people read them: `3, 7-9`."""
+    """Return line numbers as text; consecutive numbers become ranges, such as `3, 7-9`."""
     ranges: list[list[int]] = []
     for line in sorted(lines):
         if ranges and ranges[-1][-1] == line - 1:
@@ -36,17 +33,17 @@ def line_ranges(lines: Iterable[int]) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return `text` with all that does not print as escapes such as `\x1b`."""
+    r"""Return `text` with every unprintable character as an escape such as `\x1b`."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode() for letter in text
     )
 
 
 def markdown_text(text: str) -> str:
-    """Return `text` as Markdown that shows it, and can form no link, tag or mention."""
+    """Return `text` escaped for Markdown, so that it cannot form a link, a tag or a mention."""
     return _SPECIAL.sub(r"\\\1", printable(text))
 
 
 def markdown_code(text: str) -> str:
-    """Return `text` as code in a line of Markdown."""
+    """Return `text` as inline code in Markdown."""
     return f"`{printable(text).replace('`', '')}`"

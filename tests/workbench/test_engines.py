@@ -1,4 +1,4 @@
-"""Engines by their names: each has its branch."""
+"""Policy engines are opened by name."""
 
 from contextlib import ExitStack
 
@@ -14,17 +14,17 @@ from pdp.workbench.engines import engines_named
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.opa) for name in ENGINES])
 @pytest.mark.usefixtures("opa")
-def test_each_name_opens_the_engine_of_that_name(name: EngineName) -> None:
+def test_each_engine_name_opens_its_engine(name: EngineName) -> None:
     with ExitStack() as owned:
         engine = open_engine(name, read_bundle(baseline_bundle_path()), owned, manifests={})
         assert (engine.name, engine.decide_body(b"{}").verdict) == (name, Verdict.DENY)
 
 
-def test_names_are_one_engine_or_both() -> None:
+def test_engine_name_selects_one_engine_or_both() -> None:
     assert [engines_named(name) for name in (*ENGINES, "both")] == [
         ("embedded",),
         ("sidecar",),
         ("embedded", "sidecar"),
     ]
-    with pytest.raises(UsageError, match=r"^no engine is called 'fast' "):
+    with pytest.raises(UsageError, match=r"^unknown engine 'fast' "):
         engines_named("fast")

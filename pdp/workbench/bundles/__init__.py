@@ -1,6 +1,6 @@
-"""Bundles, by those who make and release them.
+"""Tools for those who make and release bundles.
 
-inspect    what is in a bundle, for people
-sign       private keys, and signing
-publish    a repository: releases, channels, history; publish and roll back
+inspect  show the content of a bundle
+sign     generate and load private keys, and sign bundles
+publish  publish bundles in a repository of releases and channels, and roll back
 """

@@ -1,4 +1,4 @@
-"""What is in a bundle, for people: read from the file alone, without an engine."""
+"""Show the content of a bundle. The bundle file is only read: no engine runs its policy."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -10,7 +10,7 @@ from pdp.workbench.neighbours.values import as_dict, texts
 
 
 def inspect_bundle(bundle: Bundle) -> dict[str, Any]:
-    """Return what `pdp bundle inspect --json` shows; what is not stated, or is mistyped, is None or left out."""
+    """Return the JSON of `pdp bundle inspect --json`. Missing values and values of a wrong type are None or omitted."""
     manifests = [_manifest(digest, document) for digest, document in bundle.data.get("manifests", {}).items()]
     return {
         "revision": bundle.revision,
@@ -27,7 +27,7 @@ def inspect_bundle(bundle: Bundle) -> dict[str, Any]:
 
 
 def inspection_lines(name: str, inspection: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the same for people, of a bundle with this file name."""
+    """Yield the lines of text that show the result of `inspect_bundle`; `name` is the bundle's file name."""
     data = ", ".join(f"{root} ({size} bytes)" for root, size in inspection["data"].items())
     yield f"{name}: release {inspection['release']}, {inspection['size']} bytes"
     yield f"  revision   {inspection['revision']}"

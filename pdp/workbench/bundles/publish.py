@@ -1,14 +1,12 @@
-"""Releasing bundles into a repository, which is a folder that any web server can serve. Each change is audited.
+"""Publish bundles in a repository: a folder that any web server can serve. Each change is audited.
 
-    releases/N.tar.gz      each release by its number, never changed
-    channels/NAME.tar.gz   the channel's current release: what engines and OPAs follow
-    history.jsonl          who changed which channel, when and why; whoever follows a channel reads none of it
+    releases/N.tar.gz      release number N; the file never changes
+    channels/NAME.tar.gz   the current release of the channel NAME: engines and OPAs load this file
+    history.jsonl          who changed which channel, when and why; engines and OPAs do not read it
 
-A change happens when the channel's file is replaced, at once or not at all. Whoever is killed before that leaves the
-channel as it was; the same command once more completes it.
-
-A rollback is a release like any other. Engines and enforcement points refuse to go back to a lower release number, and
-rightly: so the old content is released anew, under the next number. Its revision, which names the content, stays.
+A change takes effect when the channel's file is replaced, which is atomic. If a command is killed before the file is
+replaced, run the command again. A rollback publishes the old content under the next release number, because engines and
+enforcement points reject a lower number. The revision is that of the old release, as it is a digest of the content.
 """
 
 import os
@@ -29,10 +27,10 @@ from pdp.engine.bundle.file import Bundle, pack_bundle, read_bundle, read_packed
 from pdp.engine.bundle.signature import VerificationKey
 from pdp.errors import BundleError, FileFaultsError, PdpError, UsageError
 from pdp.json import MAX_NUMBER, canonical, digest
-from pdp.workbench.bundles.sign import SigningKey, sign_bundle
+from pdp.workbench.bundles.sign import SIGNING_VARIABLE, SigningKey, sign_bundle
 
 PATIENCE: Final = 30.0
-"""How long a change waits for another one to end, in seconds."""
+"""The maximum number of seconds that a change waits for another change to end."""
 
 _HISTORY: Final = "history.jsonl"
 _LOCK: Final = ".lock"
@@ -45,19 +43,13 @@ Sha256 = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 
 class RepositoryError(PdpError):
-    """The repository could not be changed. The channel is as it was before."""
+    """The repository could not be changed, so the channel still has its previous release."""
 
     code = "bundle.repository_failed"
 
 
 class ChannelChange(BaseModel):
-    """One change of a channel.
-
-    Attributes:
-        time: as the clock of whoever changed it said, RFC 3339.
-        revision: of the content of the bundle that it decides by since; digest: of that bundle's file.
-        restores: of a rollback, the release whose content came back.
-    """
+    """A publication or rollback in a channel, with the digest of the bundle file. A rollback `restores` a release."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -79,25 +71,22 @@ class _GateResult(BaseModel, extra="ignore", frozen=True, strict=True):
 
 
 def check_gate(file: Path, bundle: Bundle) -> None:
-    """Check a result of the gate: what `pdp release check --result` wrote. A signature may be added after it.
-
-    FileFaultsError: no such result. UsageError: the gate failed, or was about another bundle.
-    """
+    """Check that a result file of `pdp release check --result` is for this bundle and says that the bundle passed."""
     document = read_document(file)
     try:
         result = _GateResult.model_validate(document.value)
     except ValidationError as error:
         raise FileFaultsError(faults_of(error, document, _GateResult)) from error
-    again = "run `pdp release check` for this bundle, with --result"
+    check = "run `pdp release check` for this bundle, with --result"
     if (result.revision, result.release) != (bundle.revision, bundle.release):
         raise UsageError(
-            f"{file}: about release {result.release} with the content {result.revision}, not about this bundle, "
-            f"release {bundle.release} with the content {bundle.revision}",
-            hint=again,
+            f"{file}: the result is for release {result.release} (revision {result.revision}), not for this bundle, "
+            f"release {bundle.release} (revision {bundle.revision})",
+            hint=check,
         )
     if not result.passed:
         raise UsageError(
-            f"{file}: release {result.release} must not be released", hint=f"mend what failed, and {again}"
+            f"{file}: release {result.release} failed the gate", hint=f"fix the failed checks, then {check}"
         )
 
 
@@ -111,16 +100,11 @@ def publish_bundle(
     audit: AuditLog,
     keys: Sequence[VerificationKey] | None,
 ) -> ChannelChange:
-    """Publish a bundle's file and make it the channel's current one. Once more the same changes nothing.
+    """Publish a bundle's file as the current release of a channel. Publishing the current release changes nothing.
 
-    A repository is begun where there is none. `audit` gets an event before the change and one after it. One of `keys`
-    must have signed the bundle; None: it may be unsigned.
-
-    Raises:
-        UsageError: a text that cannot be used, or a folder that is not a repository.
-        BundleError: a bundle that must not be used, or is not newer than what was published.
-        AuditError: it cannot be audited; nothing has changed.
-        RepositoryError: it cannot be written; the channel is as it was before.
+    A missing or empty folder becomes a repository. `audit` gets an event before the change, and an event after it. One
+    of `keys` must have signed the bundle; None accepts an unsigned bundle. Raises `AuditError` if the first event
+    cannot be written, and `RepositoryError` if the repository cannot be changed; the channel is then unchanged.
     """
     _check_texts(channel, by=by, why=why)
     bundle = read_bundle(packed, keys=keys)
@@ -129,7 +113,7 @@ def publish_bundle(
         current = changes[-1] if changes else None
         _check_number(folder, bundle, current)
         if current is not None and current.digest == bundle.digest:
-            # Else whoever made the change was killed before its last step.
+            # The channel's file may differ if an earlier command was killed before its last step.
             if _digest_of(_channel_file(folder, channel)) != bundle.digest:
                 _commit(folder, current, packed, audit=audit)
             return current
@@ -149,33 +133,29 @@ def roll_back(
     signing_key: SigningKey | None = None,
     keys: Sequence[VerificationKey] | None = None,
 ) -> ChannelChange:
-    """Release an older content of a channel anew, under the next release number, and make it the current one.
+    """Publish older content of a channel again under the next release number, as the current release of the channel.
 
-    The content of release `to` comes back, or what the channel had before its current content. The signing key is
-    needed where the old release was signed, and that by one of `keys`, or by the signing key if these are None: whoever
-    can write into the repository must not have a content of theirs signed. `audit` is as of `publish_bundle`.
-
-    Raises:
-        UsageError: a text that cannot be used, no such release, or no key.
-        BundleError: the old bundle is damaged, of another version of this program, or not signed with one of `keys`.
-        AuditError, RepositoryError: as of `publish_bundle`.
+    The content is that of release `to`, or by default the content that the channel had before its current content. If
+    the old release is signed, `signing_key` is required, and one of `keys` (by default `signing_key`) must have signed
+    the old release. Otherwise a person who can write into the repository could have their own content signed. Raises
+    `AuditError` and `RepositoryError` as `publish_bundle` does.
     """
     _check_texts(channel, by=by, why=why)
     with _locked(folder):
         changes = [change for change in history(folder) if change.channel == channel]
         if not changes:
-            raise UsageError(f"{folder}: nothing was published in the channel {channel}", hint="publish there first")
+            raise UsageError(f"{folder}: the channel {channel} has no release", hint="run: pdp bundle publish")
         old = _target(changes, to)
         file = _release_file(folder, old.release)
         packed = read_packed(file)
         if digest(packed) != old.digest:
-            raise BundleError(f"{file}: not the file that was published", hint=_RESTORE)
+            raise BundleError(f"{file}: differs from the file that was published", hint=_RESTORE)
         trusted = (signing_key.public,) if signing_key is not None and keys is None else keys
         before = read_bundle(packed, keys=None if signing_key is None else trusted)
         if signing_key is None and before.signature is not None:
             raise UsageError(
-                f"release {old.release} is signed, so its content has to be signed anew under the next number",
-                hint="name a private key",
+                f"release {old.release} is signed, so the rollback must be signed as well",
+                hint=f"pass --private-key, or set {SIGNING_VARIABLE}",
             )
         packed = pack_bundle(release=next_release(folder), wasm=before.wasm, data=before.data, modules=before.modules)
         if signing_key is not None:
@@ -187,10 +167,7 @@ def roll_back(
 
 
 def history(folder: Path) -> list[ChannelChange]:
-    """Return the changes of all channels, in their order, whatever clocks said.
-
-    UsageError: no folder; or the file of the history is damaged or cannot be read.
-    """
+    """Return the changes of all channels in the order in which they were made; timestamps do not affect the order."""
     path = folder / _HISTORY
     changes: list[ChannelChange] = []
     try:
@@ -198,16 +175,16 @@ def history(folder: Path) -> list[ChannelChange]:
     except FileNotFoundError:
         return []
     except NotADirectoryError:
-        raise UsageError(f"{folder}: not a bundle repository", hint="name a repository's folder") from None
+        raise UsageError(f"{folder}: not a bundle repository", hint="pass the folder of a repository") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}", hint=_RESTORE) from error
     except ValidationError as error:
-        raise UsageError(f"{path}:{len(changes) + 1}: not a change of a channel", hint=_RESTORE) from error
+        raise UsageError(f"{path}:{len(changes) + 1}: not a valid entry of the history", hint=_RESTORE) from error
     return changes
 
 
 def next_release(folder: Path) -> int:
-    """Return the number that no release of the repository has yet, nor any after it."""
+    """Return the next release number, which is higher than the number of every release in the repository."""
     numbers = (path.name.removesuffix(".tar.gz") for path in folder.glob("releases/*.tar.gz"))
     return max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
 
@@ -230,8 +207,8 @@ def _check_number(folder: Path, bundle: Bundle, current: ChannelChange | None) -
     taken = _digest_of(_release_file(folder, bundle.release))
     if taken is not None and taken != bundle.digest:
         raise BundleError(
-            f"release {bundle.release} was published already, with another content or signature: releases never change",
-            hint=f"build it with --release {next_release(folder)}",
+            f"release {bundle.release} is already published with other content or another signature",
+            hint=f"build the bundle with --release {next_release(folder)}",
         )
     if current is not None and bundle.release < current.release:
         raise BundleError(
@@ -244,28 +221,29 @@ def _target(changes: Sequence[ChannelChange], to: int | None) -> ChannelChange:
     current, by_release = changes[-1], {change.release: change for change in changes}
     if to is not None:
         if to not in by_release:
-            raise UsageError(f"the channel {current.channel} never had a release {to}", hint="see: pdp bundle list")
+            raise UsageError(f"the channel {current.channel} has no release {to}", hint="run: pdp bundle list")
         if by_release[to].revision == current.revision:
-            raise UsageError(f"the channel {current.channel} has the content of release {to} already")
+            raise UsageError(f"the channel {current.channel} already has the content of release {to}")
         return by_release[to]
-    # Where the current content first stood: a second rollback goes on from there, not back to what the first left.
+    # The search starts at the release that first had the current content, so that a second rollback goes further back.
     first = current
     while first.restores in by_release:
         first = by_release[first.restores]
     older = [change for change in changes if change.release < first.release and change.revision != current.revision]
     if not older:
         raise UsageError(
-            f"the channel {current.channel} had no other content before this one", hint="there is nothing to go back to"
+            f"the channel {current.channel} has no older content to roll back to", hint="run: pdp bundle list"
         )
     return max(older, key=lambda change: change.release)
 
 
 def _commit(folder: Path, change: ChannelChange, packed: bytes, *, audit: AuditLog) -> None:
-    # Before, so that no change goes unrecorded; and after, so that one which failed shows as such.
+    # An event before the change ensures that no change is unrecorded, and an event after the change records its
+    # outcome.
     _record(audit, change, outcome="unknown")
     outcome = "failed"
     try:
-        # A release never changes: `_check_number` has seen that it is this file, where it is there already.
+        # If the file already exists, `_check_number` has checked that it has the content of this release.
         if not _release_file(folder, change.release).exists():
             replace_file(_release_file(folder, change.release), packed)
         changes = history(folder)
@@ -277,8 +255,8 @@ def _commit(folder: Path, change: ChannelChange, packed: bytes, *, audit: AuditL
         outcome = "succeeded"
     except OSError as error:
         raise RepositoryError(
-            f"{folder}: cannot be changed: {error.strerror}; the channel is as it was before",
-            hint="check the disk's space and the folder's permissions, and run the same again",
+            f"{folder}: cannot be changed: {error.strerror}; the channel is unchanged",
+            hint="check the disk space and the folder's permissions, then run the same command again",
         ) from error
     finally:
         _record(audit, change, outcome=outcome)
@@ -299,7 +277,7 @@ def _record(audit: AuditLog, change: ChannelChange, *, outcome: str) -> None:
 
 @contextmanager
 def _locked(folder: Path, *, begin: bool = False) -> Iterator[None]:
-    """Hold the repository for a change. Others who want to change it wait; those who follow a channel do not."""
+    """Lock the repository for a change. Other changes wait for the lock; readers do not need the lock."""
     try:
         if begin:
             folder.mkdir(exist_ok=True)
@@ -308,21 +286,21 @@ def _locked(folder: Path, *, begin: bool = False) -> Iterator[None]:
         if not (folder / "releases").is_dir():
             raise UsageError(
                 f"{folder}: not a bundle repository",
-                hint="it has no folder releases; name one, or a new or empty folder",
+                hint="it has no folder `releases`; pass a repository, or a new or empty folder",
             )
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise UsageError(f"{folder}: cannot be used: {error.strerror}", hint="name a folder of yours") from error
+        raise UsageError(f"{folder}: cannot be used: {error.strerror}", hint="pass a writable folder") from error
     try:
         locked(lock, time.monotonic() + PATIENCE)
-        # What a change that was killed left behind.
+        # Remove temporary files that a killed command left behind.
         for draft in folder.glob("**/.*"):
             if draft.name != _LOCK:
                 draft.unlink(missing_ok=True)
         yield
     except BlockingIOError:
         raise RepositoryError(
-            f"{folder}: somebody else has been changing it for {PATIENCE:g} s", hint="try again later"
+            f"{folder}: locked by another change for more than {PATIENCE:g} s", hint="try again later"
         ) from None
     finally:
         os.close(lock)
@@ -347,9 +325,7 @@ def _digest_of(path: Path) -> str | None:
 
 def _check_texts(channel: str, **texts: str) -> None:
     if not _CHANNEL.fullmatch(channel):
-        raise UsageError(f"channel: {channel!r:.80} is not a name", hint="small letters, digits, `-` and `_`")
+        raise UsageError(f"channel: {channel!r:.80} is not a valid name", hint="use small letters, digits, `-` and `_`")
     for name, text in texts.items():
         if not text.strip() or len(text) > _MAX_TEXT or not all(letter.isprintable() for letter in text):
-            raise UsageError(
-                f"{name}: not a line of text", hint=f"1 to {_MAX_TEXT} printable characters; it stands in the history"
-            )
+            raise UsageError(f"{name}: must be one line of text", hint=f"use 1 to {_MAX_TEXT} printable characters")

@@ -1,10 +1,10 @@
-"""Two bundles compared: in structure, on known calls, and on generated ones.
+"""Compare two bundles: their structure, their decisions on known calls, and their decisions on generated calls.
 
-bundle_diff: the three layers together.
-structure: what changed in rules, data and manifests; policies: rule by rule; manifests: which became which, and how.
-known: calls of scenarios and decision logs; generated: calls that nobody wrote.
-comparison: the same calls decided by both bundles; groups: differences that have the same cause.
-exercise: whether the calls that were decided show what each changed rule does.
-result: everything that was found; review: its causes, each as a sentence with the call that shows it.
-reports: as text and Markdown.
+bundle_diff: runs the whole comparison.
+structure: changes of rules, data and manifests; policies: changes of Rego rules; manifests: pairs of manifests.
+known: calls from scenarios and decision logs; generated: generated calls.
+comparison: decides calls with both bundles; groups: groups calls whose decisions change in the same way.
+exercise: finds changed rules whose effect no decided call shows.
+result: the result of a comparison; review: describes each cause in a sentence, with a call that shows its effect.
+reports: shows the result as text and Markdown.
 """

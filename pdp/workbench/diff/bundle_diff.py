@@ -1,7 +1,4 @@
-"""Two bundles compared in three layers: structure, known calls, and generated calls that nobody wrote down.
-
-What changed in rules and no call of the two layers shows is noted as well.
-"""
+"""Compare the structure and the decisions of two bundles, and name each changed rule whose effect no call shows."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +26,6 @@ from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.scenarios.files.suite import Suite
 
 GENERATED: Final = 50_000
-"""How many calls are generated at most, by default."""
 
 _LISTED: Final = 750
 _OF_EACH: Final = 2
@@ -46,28 +42,23 @@ def bundle_diff(
     progress: Callable[[int], None] = lambda _: None,
     engine_timeout: float = ENGINE_TIMEOUT,
 ) -> BundleDiff:
-    """Compare two bundle files: by the scenarios of `suites`, by `logs`, and by `most` generated calls at most.
+    """Compare two bundle files by the scenarios of `suites`, the requests of `logs`, and up to `most` generated calls.
 
-    `solved`: ask OPA for what the changed rules ask for, which finds more and takes seconds a rule. `progress` is given
-    how many more calls are decided.
-
-    Raises:
-        BundleError: a file is not a usable bundle.
-        UsageError, EngineError: as of `EmbeddedEngine`; OPA is not here; tools files that cannot be read.
-        EngineTimeoutError: no answer in time, which says nothing of a bundle.
+    With `solved`, OPA computes the conditions of changed rules. This finds more differences and takes seconds per rule.
+    `progress` is called with the number of calls that were decided since the previous `progress` call.
     """
     names = str(old), str(new)
     pair = BundlePair.of(needed_opa("comparing bundles"), read_bundle(old), read_bundle(new), names=names)
     structure = structure_of(pair)
     whole = {suite.manifest.digest: suite.manifest for suite in suites}
-    beside = _beside(pair, suites[0]) if suites else {}
-    decided = _Decided(progress)
+    beside = _shared_data(pair, suites[0]) if suites else {}
+    decided = _DecidedCalls(progress)
     generated = GeneratedCalls(pair, whole, beside=beside, engine_timeout=engine_timeout)
     with generated.comparison as comparison:
         logged = (known_call(request, pair.manifests, source) for log in logs for source, request in log.requests)
-        of_scenarios = _of_scenarios(pair, suites, decided, engine_timeout)
+        scenarios = _scenario_differences(pair, suites, decided, engine_timeout)
         known_groups = grouped(
-            decided.noted(chain(of_scenarios, decided.known(comparison, logged))), structure, comparison.decide
+            decided.noted(chain(scenarios, decided.known(comparison, logged))), structure, comparison.decide
         )
         calls = generated.calls(most, allowed=map(orjson.loads, decided.allowed), solved=solved) if most else ()
         differences = decided.noted(comparison.differences(decided.generated(calls)))
@@ -79,17 +70,13 @@ def bundle_diff(
         calls=decided.count,
         groups=known_groups,
     )
-    hidden = not_shown(pair, generated.data, decided.telling())
+    hidden = not_shown(pair, generated.data, decided.likely_to_show())
     difference = BundleDiff(*pair.bundles, names, structure, known, groups, generated.extent, hidden)
     return replace(difference, review=review(pair, difference, suites))
 
 
-class _Decided:
-    """Notes of the calls that are decided: how many were known, and which may show what changed rules do.
-
-    Attributes:
-        count: how many known calls there were; allowed: those that both bundles allow, as the new one is asked them.
-    """
+class _DecidedCalls:
+    """Collects the number of known calls, the calls that both bundles allow, and calls to test changed rules with."""
 
     def __init__(self, progress: Callable[[int], None]) -> None:
         self.count = 0
@@ -100,7 +87,6 @@ class _Decided:
         self._counts: Counter[tuple[DecisionChange, str, Any]] = Counter()
 
     def known(self, comparison: Comparison, calls: Iterable[ComparedCall]) -> Iterator[Difference]:
-        """Decide known calls, and yield those that are decided differently."""
         for call in calls:
             old, new = comparison.decide(call)
             self.count += 1
@@ -112,47 +98,46 @@ class _Decided:
                 yield Difference(call, change, old, new)
 
     def generated(self, calls: Iterable[ComparedCall]) -> Iterator[ComparedCall]:
-        """Yield generated calls, and note the first: those of the bundles' tools, where a bundle has any."""
-        made_up: list[bytes] = []
+        """Yield generated calls, and keep some of them: calls of the bundles' tools, or else of synthetic tools."""
+        synthetic: list[bytes] = []
         for call in calls:
             self._progress(1)
-            noted = self._others if call.known_tool else made_up
+            noted = self._others if call.known_tool else synthetic
             if len(noted) < _LISTED:
                 noted.append(call.new)
             yield call
-        self._others = self._others or made_up
+        self._others = self._others or synthetic
 
     def noted(self, differences: Iterable[Difference]) -> Iterator[Difference]:
         for difference in differences:
-            # Several changed rules may make the same difference: what else the calls have in common tells them apart.
+            # Several changed rules may cause the same difference, so the variant of the call is part of the key.
             call = difference.call
-            alike = difference.change, call.tool, call.variant[:-1]
-            self._counts[alike] += 1
-            if not call.plan and self._counts[alike] <= _OF_EACH and len(self._differing) < _LISTED:
+            key = difference.change, call.tool, call.variant[:-1]
+            self._counts[key] += 1
+            if not call.plan and self._counts[key] <= _OF_EACH and len(self._differing) < _LISTED:
                 self._differing.append(call.new)
             yield difference
 
-    def telling(self) -> list[bytes]:
-        """Return the noted calls, as the new bundle is asked them, the likeliest to show something first."""
+    def likely_to_show(self) -> list[bytes]:
+        """Return the kept calls as requests to the new bundle. Calls that the bundles decide differently come first."""
         return list(dict.fromkeys((*self._differing, *self._others, *self.allowed[:_LISTED])))
 
 
-def _of_scenarios(
-    pair: BundlePair, suites: Sequence[Suite], decided: _Decided, engine_timeout: float
+def _scenario_differences(
+    pair: BundlePair, suites: Sequence[Suite], decided: _DecidedCalls, engine_timeout: float
 ) -> Iterator[Difference]:
     groups: dict[str, list[Suite]] = {}
     for suite in suites:
         groups.setdefault(digest(canonical(dict(suite.data))), []).append(suite)
-    for alike in groups.values():
-        documents = {suite.manifest.digest: suite.manifest.document for suite in alike}
-        data = _beside(pair, alike[0])
+    for group in groups.values():
+        documents = {suite.manifest.digest: suite.manifest.document for suite in group}
+        data = _shared_data(pair, group[0])
         with Comparison(
             *pair.bundles, manifests=documents, old_data=data, new_data=data, engine_timeout=engine_timeout
         ) as comparison:
-            yield from decided.known(comparison, scenario_calls(alike, comparison.engines, pair.manifests))
+            yield from decided.known(comparison, scenario_calls(group, comparison.engines, pair.manifests))
 
 
-def _beside(pair: BundlePair, suite: Suite) -> dict[str, Any]:
-    """A suite's data for both bundles: a root that one of them has of its own, the other one is not given."""
+def _shared_data(pair: BundlePair, suite: Suite) -> dict[str, Any]:
     taken = {root for bundle in pair.bundles for root in bundle.data}
     return {root: value for root, value in suite.data.items() if root not in taken}

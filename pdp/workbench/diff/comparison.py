@@ -1,4 +1,4 @@
-"""The same calls decided by two bundles, and in what the two decisions differ."""
+"""Decide the same calls with two bundles, and describe how their decisions differ."""
 
 from collections import deque
 from collections.abc import Generator, Iterable, Mapping
@@ -18,7 +18,7 @@ from pdp.manifest.diff import Direction
 from pdp.workbench.engines import ENGINE_TIMEOUT, LATE
 
 WORKERS: Final = 2
-"""How many threads decide. An evaluation does not hold Python's lock, so two cores are of use."""
+"""The number of threads that decide. The engine releases Python's global lock, so two threads use two cores."""
 
 _CHUNK: Final = 128
 _ORDER: Final = {Verdict.DENY: 0, Verdict.STEP_UP: 1, Verdict.ALLOW: 2}
@@ -26,14 +26,10 @@ _ORDER: Final = {Verdict.DENY: 0, Verdict.STEP_UP: 1, Verdict.ALLOW: 2}
 
 @dataclass(frozen=True, slots=True)
 class ComparedCall:
-    """One call, as each bundle is asked it.
+    """A call, as canonical requests to the old and the new bundle; with `plan`, as requests for `authz/plan`.
 
-    Attributes:
-        old, new: the request for either bundle, canonical.
-        variant: in what it differs from a call that has all it needs: the dimensions.
-        source: where a known call comes from, such as a scenario; empty for a generated one.
-        plan: whether the bodies are put to `authz/plan`.
-        known_tool: whether the tool is one of the bundles' manifests, and not a generated entry.
+    `variant` names the attributes that were varied. `source` is the origin of a known call, and empty for a generated
+    call. `known_tool` is False for a call of a synthetic tool, which is in no manifest of the bundles.
     """
 
     tool: str
@@ -47,12 +43,10 @@ class ComparedCall:
 
 @dataclass(frozen=True, slots=True)
 class DecisionChange:
-    """What differs between the decision of the old bundle and that of the new one.
+    """The difference between the decisions of the old and the new bundle on a call.
 
-    Attributes:
-        obligations_removed, obligations_added: by id, where the verdict is the same; one with other parameters is in
-            both.
-        details: codes of both decisions, of the same verdict, whose details differ.
+    Obligations and `details` of reasons are compared only if the verdicts are equal. An obligation whose parameters
+    changed is both removed and added.
     """
 
     old: Verdict
@@ -65,23 +59,23 @@ class DecisionChange:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The codes and obligations that differ."""
+        """The reason codes and obligations in which the two decisions differ."""
         obligations = (*self.obligations_removed, *self.obligations_added)
         return tuple(dict.fromkeys((*self.codes_removed, *self.codes_added, *obligations, *self.details)))
 
     @property
     def deciding(self) -> tuple[str, ...]:
-        """Of the names those that the stricter of two verdicts gives: what the other one gives instead follows."""
+        """The reason codes that only the stricter decision has, or all `names` if the verdicts are equal."""
         if self.old is self.new:
             return self.names
         return self.codes_removed if _ORDER[self.old] < _ORDER[self.new] else self.codes_added
 
     @property
     def direction(self) -> Direction:
-        """Nearer to ALLOW loosens, and so does an ALLOW with another obligation, or one less.
+        """LOOSENS if the new verdict is nearer to ALLOW than the old, or if an ALLOW loses or changes an obligation.
 
-        Only the application knows what parameters ask for: `transform` to 900000 instead of 100 may well admit more.
-        Only a call that keeps its obligations and gets one more is stricter for sure.
+        Only the application knows the effect of parameters: `transform` to 900000 instead of 100 may admit more. So an
+        ALLOW is certainly stricter only if it keeps all of its obligations and gets another obligation.
         """
         if self.old is not self.new:
             return Direction.LOOSENS if _ORDER[self.new] > _ORDER[self.old] else Direction.TIGHTENS
@@ -91,13 +85,13 @@ class DecisionChange:
 
     @property
     def rank(self) -> tuple[bool, bool, int, int]:
-        """By which a report orders changes: what loosens, then another verdict, then what is nearest to ALLOW."""
+        """The sort key in reports: loosening changes first, then changed verdicts, then new verdicts near to ALLOW."""
         loosens = self.direction is Direction.LOOSENS
         return not loosens, self.old is self.new, -_ORDER[self.new], _ORDER[self.old]
 
 
 def change_of(old: Decision, new: Decision) -> DecisionChange | None:
-    """Return what differs; None when nothing does. Messages are text for people, and no difference."""
+    """Return the difference, or None if the decisions are equal. Messages are for people, so they are not compared."""
     before, after = set(old.codes), set(new.codes)
     obligations_before, obligations_after = _obligations(old), _obligations(new)
     details = {code for code in before & after if _details(old, code) != _details(new, code)}
@@ -109,7 +103,7 @@ def change_of(old: Decision, new: Decision) -> DecisionChange | None:
         new=new.verdict,
         codes_removed=tuple(sorted(before - after)),
         codes_added=tuple(sorted(after - before)),
-        # Where the verdict differs, the obligations of another verdict and the details of grants say nothing new.
+        # If the verdict differs, obligations and the details of grants say nothing new, so they are not listed.
         obligations_removed=tuple(sorted({name for name, _ in obligations_before - obligations_after} if same else ())),
         obligations_added=tuple(sorted({name for name, _ in obligations_after - obligations_before} if same else ())),
         details=tuple(sorted(details)) if same else (),
@@ -126,7 +120,7 @@ def _details(decision: Decision, code: str) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A call that is decided differently."""
+    """A call that the two bundles decide differently, with both decisions."""
 
     call: ComparedCall
     change: DecisionChange
@@ -135,10 +129,9 @@ class Difference:
 
 
 class Comparison(ExitStack):
-    """Two bundles, each with an engine in this process: `engines`, the old one first. Close it when done.
+    """Two bundles, each opened in an engine in this process: `engines`, old bundle first. Close it after use.
 
-    `manifests`: documents of more manifests by digest; `old_data`, `new_data`: laid over the data of each. BundleError:
-    a bundle cannot be used. UsageError, EngineError: as of `EmbeddedEngine`.
+    `manifests` are additional manifests by digest. `old_data` and `new_data` are merged over the data of the bundles.
     """
 
     def __init__(
@@ -152,7 +145,7 @@ class Comparison(ExitStack):
         engine_timeout: float = ENGINE_TIMEOUT,
     ) -> None:
         super().__init__()
-        # Where the second cannot be opened, the first is closed at once.
+        # If the second engine cannot be opened, the first engine is closed at once.
         with ExitStack() as opened:
             self.engines = (
                 opened.enter_context(_engine(old, manifests, old_data, engine_timeout)),
@@ -161,7 +154,7 @@ class Comparison(ExitStack):
             self.push(opened.pop_all())
 
     def decide(self, call: ComparedCall) -> tuple[Decision, Decision]:
-        """Return both decisions on one call."""
+        """Return the decisions of the old and the new bundle on a call."""
         old, new = self._answers(call)
         return _decision(old, call.old, call), _decision(new, call.new, call)
 
@@ -170,7 +163,7 @@ class Comparison(ExitStack):
         return _answer(old, call.old, call), _answer(new, call.new, call)
 
     def differences(self, calls: Iterable[ComparedCall]) -> Generator[Difference, None, None]:
-        """Yield the calls that are decided differently, in their order; `calls` are taken as they are needed."""
+        """Yield, in order, the calls that the bundles decide differently; `calls` is read lazily."""
         rest = iter(calls)
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="pdp-diff") as pool:
             pending: deque[Future[list[Difference]]] = deque()
@@ -184,7 +177,8 @@ class Comparison(ExitStack):
         differences = []
         for call in calls:
             answers = self._answers(call)
-            # Nearly all are equal to the byte; parsing those would take a third of the time of deciding.
+            # Answers are compared as bytes first, because nearly all are equal, and parsing them would take a third of
+            # the time that deciding takes.
             if answers[0] == answers[1]:
                 continue
             old, new = _decision(answers[0], call.old, call), _decision(answers[1], call.new, call)
@@ -197,7 +191,7 @@ class Comparison(ExitStack):
 def _engine(
     bundle: Bundle, manifests: Mapping[str, Any] | None, data: Mapping[str, Any] | None, engine_timeout: float
 ) -> EmbeddedEngine:
-    # Each answer names its bundle; without that, equal decisions are equal bytes.
+    # The bundle's name is removed from the answers, so that equal decisions of two bundles are equal bytes.
     config = {name: value for name, value in bundle.data.get("config", {}).items() if name != "bundle"}
     anonymous = replace(bundle, data={**bundle.data, "config": config})
     return EmbeddedEngine(anonymous, manifests=manifests, data=data, deadline=engine_timeout)

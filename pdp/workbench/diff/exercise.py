@@ -1,8 +1,7 @@
-"""Whether the calls that were decided show what each changed rule does.
+"""Find changed rules whose effect no decided call shows.
 
-The new policies are evaluated again with one change undone at a time: a rule as it was before, or without one of the
-definitions that it gained. Where no call is decided otherwise then, the change is not shown, and nothing is known of
-what it admits. Which condition of a rule matters to nobody is for mutation to say.
+The new policies are evaluated again with one change undone at a time: either the old rule is restored, or one new
+definition of the rule is removed. If no decision differs, no call shows the change, so the change's effect is unknown.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +22,8 @@ _MOST: Final = 1500
 _TIMEOUT: Final = 30.0
 
 
-class _Part(NamedTuple):
-    """A change in words, and the module's text with it undone."""
+class _UndoneChange(NamedTuple):
+    """A change of a rule as text, and the path and text of its module with the change undone."""
 
     change: str
     module: str
@@ -32,27 +31,23 @@ class _Part(NamedTuple):
 
 
 def not_shown(pair: BundlePair, data: Mapping[str, Any], calls: Sequence[bytes]) -> tuple[str, ...]:
-    """Return in words each change of a rule that no call shows; without calls, each change.
-
-    `calls` are what the new bundle decided, the likeliest to show something first.
-
-    UsageError, EngineError: OPA cannot be run, or cannot decide the calls.
-    """
-    parts = list(dict.fromkeys(_parts(pair)))
+    """Return the text of each rule change that no call shows. Calls likely to show a change should come first."""
+    parts = list(dict.fromkeys(_undone_changes(pair)))
     if parts and calls:
         with (
             Evaluator(pair.new.opa, pair.new.bundle.modules, data, timeout=_TIMEOUT) as evaluator,
             ThreadPoolExecutor(WORKERS, thread_name_prefix="pdp-exercise") as pool,
         ):
-            for asked in (calls[:_FIRST], calls[_FIRST:_MOST]):
-                original = evaluator.evaluate(asked).answers
-                shown = [pool.submit(_shows, evaluator, part, asked, original) for part in parts]
+            for requests in (calls[:_FIRST], calls[_FIRST:_MOST]):
+                original = evaluator.evaluate(requests).answers
+                shown = [pool.submit(_shows, evaluator, part, requests, original) for part in parts]
                 parts = [part for part, future in zip(parts, shown, strict=True) if not future.result()]
     return tuple(part.change for part in parts)
 
 
-def _shows(evaluator: Evaluator, part: _Part, calls: Sequence[bytes], original: Mapping[bytes, bytes | None]) -> bool:
-    """Whether a call is decided otherwise without the part. One that cannot be decided then shows nothing."""
+def _shows(
+    evaluator: Evaluator, part: _UndoneChange, calls: Sequence[bytes], original: Mapping[bytes, bytes | None]
+) -> bool:
     try:
         answers = evaluator.evaluate(calls, changed={part.module: part.text}).answers
     except (UsageError, EngineError):
@@ -61,7 +56,7 @@ def _shows(evaluator: Evaluator, part: _Part, calls: Sequence[bytes], original: 
 
 
 def _differs(without: bytes, present: bytes | None) -> bool:
-    """Whether two answers differ; not by a reason less of what stays denied: another call may have it alone."""
+    """Return whether undoing a change changes an answer. A DENY that only loses reasons does not count."""
     if present is None or without == present:
         return without != present
     try:
@@ -71,15 +66,15 @@ def _differs(without: bytes, present: bytes | None) -> bool:
     return not (before.verdict is after.verdict is Verdict.DENY and set(after.codes) < set(before.codes))
 
 
-def _parts(pair: BundlePair) -> Iterator[_Part]:
+def _undone_changes(pair: BundlePair) -> Iterator[_UndoneChange]:
     old, new = pair.old, pair.new
     changed = {
         name: tuple([rule for rule in side if "head" in rule.node] for side in sides)
         for name, sides in pair.differing.items()
     }
     present = pair.rules[1].keys()
-    # Helpers that are gone, so that what asks for them can be put back.
-    gone = [
+    # A removed helper is added again together with the rules that use it.
+    removed_helpers = [
         rule_text(old, rule)
         for name, side in changed.items()
         if name not in present
@@ -96,23 +91,23 @@ def _parts(pair: BundlePair) -> Iterator[_Part]:
             spans = [_span(new, rule) for rule in after if rule.module == first.module]
             for start, end in sorted(spans, reverse=True):
                 text = text[:start] + ("\n\n".join(texts) if start == spans[0][0] else "") + text[end:]
-            more = gone if after else [*gone, *texts]
-            change = f"{name}: `{_begin(side, first)}`: no call shows that it is not what it was"
-            yield _Part(change, first.module, "\n\n".join((text, *more)))
+            more = removed_helpers if after else [*removed_helpers, *texts]
+            change = f"{name}: `{_begin(side, first)}`: no call shows the effect of this change"
+            yield _UndoneChange(change, first.module, "\n\n".join((text, *more)))
 
 
-def _without(name: str, new: BundleRules, rule: ComparedRule) -> _Part:
-    """The module in which a rule never holds; its name stays, since others may ask for it."""
+def _without(name: str, new: BundleRules, rule: ComparedRule) -> _UndoneChange:
+    """Return the module with a rule edited to be never true. The name stays defined, as other rules may use it."""
     text = new.bundle.modules[rule.module]
-    # The last of the text first.
+    # The edits are made from the end of the text, so that the offsets of the other edits stay valid.
     for edit in reversed(edits({"rules": [rule.node]}, Source(new.modules[rule.module].file, text))):
         if edit.kind == "rule dropped":
             text = text[: edit.span[0]] + edit.text + text[edit.span[1] :]
-    return _Part(f"{name}: `{_begin(new, rule)}`: no call shows that it is there", rule.module, text)
+    return _UndoneChange(f"{name}: `{_begin(new, rule)}`: no call shows the effect of this rule", rule.module, text)
 
 
 def rule_text(side: BundleRules, rule: ComparedRule) -> str:
-    """Return a rule as it is written."""
+    """Return the source text of a rule."""
     return side.bundle.modules[rule.module][slice(*_span(side, rule))]
 
 
@@ -121,7 +116,7 @@ def _begin(side: BundleRules, rule: ComparedRule) -> str:
 
 
 def _span(side: BundleRules, rule: ComparedRule) -> Span:
-    """Where a rule stands; of a default, OPA gives the place of its first word alone."""
+    """Return the start and end of a rule in its module. A default rule, whose end OPA omits, ends with its line."""
     source = Source(side.modules[rule.module].file, side.bundle.modules[rule.module])
     start, end = source.span(rule.node) or (0, 0)
     if rule.node.get("default"):

@@ -1,8 +1,8 @@
-"""Calls that nobody wrote: near a call of each tool that has all it needs, and near known calls that are ALLOW.
+"""Generate calls that differ little from an allowed call of each tool, and from known calls that both bundles allow.
 
-Each tool of the bundles is called, and entries that no manifest has, so that a policy is tried where today's tools do
-not go. Calls with one change come before those with two, what a changed rule reads before everything else, and tools
-take turns. The calls are the same in every run.
+The calls are for the tools of the bundles, and for synthetic tools, which test policies beyond today's tools. Calls
+with one change come before calls with two changes. Attributes that a changed rule reads come first, and tools take
+turns. Every run generates the same calls.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ from pdp.workbench.neighbours.bases import (
     tool_of,
 )
 from pdp.workbench.neighbours.conditions import Alternative, alternatives, meeting
-from pdp.workbench.neighbours.entries import DIRECTORY, made_up
+from pdp.workbench.neighbours.entries import DIRECTORY, synthetic_manifests
 from pdp.workbench.neighbours.runs import reads_between
 from pdp.workbench.neighbours.values import as_dict, at, edited, texts
 from pdp.workbench.neighbours.variants import Change, changes, dotted, pairs
@@ -43,18 +43,15 @@ _FEW: Final = 60
 _NEAR: Final = 12
 
 _PAIRED: Final = ("_plain", "_low")
-"""Generated entries of these names are called with two changes as well."""
+"""Suffixes of the names of synthetic tools that are also called with two changes."""
 
 
 @dataclass(slots=True)
 class Extent:
-    """What the generated calls cover, for the report.
+    """Counts of the tools, synthetic tools (`entries`) and requests in generated calls, and what is not tested.
 
-    Attributes:
-        tools: how many of the bundles' tools; entries: how many generated entries.
-        cut: whether there was no room for all calls.
-        never_allowed: tools of which no call was found that is ALLOW or STEP_UP.
-        dropped: dimensions that there was no room for; dropped_changed: those that a changed rule reads.
+    `cut`: the limit left out calls. `never_allowed`: tools of which no call is ALLOW or STEP_UP. `dropped`: attributes
+    that were not varied because of the limit; `dropped_changed`: the dropped attributes that a changed rule reads.
     """
 
     tools: int = 0
@@ -67,21 +64,18 @@ class Extent:
 
     @property
     def line(self) -> str:
-        """What is covered, in words."""
-        room = "there was no room for more, and more were to be tried" if self.cut else "none was left out"
+        """A sentence with the counts, which also says whether the limit left out calls."""
+        rest = "the limit left out more calls" if self.cut else "no call was left out"
         return (
             f"covered: {self.tools} tools of the bundles and {self.entries} generated entries of every tier, effect "
-            f"class and pattern; what changed rules ask for, and up to two changes of a call that has all it needs: "
-            f"{room}"
+            f"class and pattern; conditions of changed rules, and up to two changes of a complete call; "
+            f"{rest}"
         )
 
 
 @dataclass(frozen=True)
 class _Base:
-    """A call to vary: its tool, whether that is one of the bundles', and the dimensions in which it was varied before.
-
-    `fixed` are those that stay, because all that a changed rule asks for is met with them.
-    """
+    """A call to vary. `fixed` attributes are not varied, because their values meet the conditions of a changed rule."""
 
     tool: CalledTool
     request: dict[str, Any]
@@ -91,17 +85,10 @@ class _Base:
 
 
 class GeneratedCalls:
-    """The generated calls of two bundles, to be taken once. Close the comparison when done.
+    """The generated calls for two bundles. Use `calls` once. Close `comparison`, which decides the calls, after use.
 
-    Args:
-        manifests: whole manifests by digest, as scenario files name them.
-        beside: data that both bundles are given; neither has such a root of its own.
-
-    Attributes:
-        comparison: decides them; data: what the new bundle decides them by.
-        extent: what the calls that were taken cover.
-
-    BundleError, UsageError, EngineError: as of `Comparison`.
+    `manifests` are complete manifests by digest, from scenario files. `beside` is data for both bundles, under roots
+    that neither bundle has. `data` is the new bundle's data with all additions; `extent` counts the yielded calls.
     """
 
     def __init__(
@@ -114,11 +101,11 @@ class GeneratedCalls:
     ) -> None:
         self.extent = Extent()
         self._pair, self._known = pair, manifests
-        self._made_up = made_up()
+        self._made_up = synthetic_manifests()
         documents = {name: manifest.document for name, manifest in manifests.items()} | self._made_up
-        laid = [_data_beside(bundle, beside) for bundle in pair.bundles]
+        given = [_with_synthetic_data(bundle, beside) for bundle in pair.bundles]
         self._directory: dict[str, Any] = {}
-        for bundle, data in zip(pair.bundles, laid, strict=True):
+        for bundle, data in zip(pair.bundles, given, strict=True):
             for name, part in as_dict(merged_data(bundle.data, data=data).get("directory")).items():
                 self._directory[name] = {**self._directory.get(name, {}), **as_dict(part)}
         self._allowed: list[Any] = []
@@ -128,20 +115,18 @@ class GeneratedCalls:
         self._made: dict[bytes, list[Change]] = {}
         between = (reads_between(old, new) for _, old, new in pair.manifests.documents())
         self._reads = list(dict.fromkeys(chain.from_iterable(between)))
-        self.data = merged_data(pair.new.bundle.data, manifests=documents, data=laid[1])
+        self.data = merged_data(pair.new.bundle.data, manifests=documents, data=given[1])
         self.comparison = Comparison(
-            *pair.bundles, manifests=documents, old_data=laid[0], new_data=laid[1], engine_timeout=engine_timeout
+            *pair.bundles, manifests=documents, old_data=given[0], new_data=given[1], engine_timeout=engine_timeout
         )
 
     def calls(self, most: int, *, allowed: Iterable[Any] = (), solved: bool = True) -> Iterator[ComparedCall]:
-        """Yield `most` calls at most; `allowed`: known requests that both bundles allow.
+        """Yield at most `most` calls. `allowed` are known requests that both bundles allow.
 
-        `solved`: whether to ask OPA what the changed rules ask for, which takes seconds.
-
-        UsageError: OPA cannot be run.
+        With `solved`, OPA computes the conditions of changed rules, which takes seconds.
         """
         self._allowed = list(allowed)
-        asked_for = self._asked_for() if solved else []
+        conditions = self._changed_conditions() if solved else []
         tools = list(self._tools())
         made = [tool for digest, document in self._made_up.items() for tool in called_tools(document, digest)]
         paired = [tool for tool in made if tool.name.endswith(_PAIRED)]
@@ -152,10 +137,10 @@ class GeneratedCalls:
         def bases(tools: Sequence[CalledTool]) -> Iterator[_Base]:
             return (base for tool in tools for base in self._bases(tool, clearances, known_tool=False))
 
-        # Bundles without manifests decide for tools of others: generated entries stand in for them.
+        # If the bundles have no manifests, generated entries are used in place of the bundles' tools.
         varied = known or list(bases(paired))
-        met = self._singles(_meeting(varied, asked_for, whole=True), _FEW)
-        nearly = self._singles(_meeting(varied, asked_for, whole=False), _NEAR)
+        met = self._singles(_meeting(varied, conditions, whole=True), _FEW)
+        nearly = self._singles(_meeting(varied, conditions, whole=False), _NEAR)
         for share, calls in (
             (0.3, _in_turn((met, nearly))),
             (0.5, self._singles(known)),
@@ -181,14 +166,14 @@ class GeneratedCalls:
         differing = ((after, before) for before, after in self._pair.differing.values())
         return vocabulary(*self._policies, differing=differing)
 
-    def _asked_for(self) -> list[Alternative]:
-        """What the rules near a change ask for in one of the policies alone."""
-        asked = [
+    def _changed_conditions(self) -> list[Alternative]:
+        """Return the conditions that only one of the policies has, from the rules of modules near a change."""
+        sides = [
             alternatives(side.opa, policy, side.bundle.modules, sorted(self._vocabulary.near & policy.trees.keys()))
             for side, policy in zip((self._pair.new, self._pair.old), self._policies, strict=True)
         ]
-        own = asked[0].keys() ^ asked[1].keys()
-        return [known[form] for known in asked for form in known if form in own]
+        own = sides[0].keys() ^ sides[1].keys()
+        return [known[form] for known in sides for form in known if form in own]
 
     def _bases(self, tool: CalledTool, clearances: Sequence[str], *, known_tool: bool) -> Iterator[_Base]:
         def denials(request: Any) -> frozenset[str]:
@@ -196,14 +181,16 @@ class GeneratedCalls:
 
         request = complete_call(tool, self._vocabulary, clearances, self._directory)
         codes = denials(request)
-        # What nothing helped against for one generated entry is not tried for each of them: that takes seconds.
+        # If the generator could not resolve a denial for one generated entry, it does not try the denial again for
+        # other entries, because each attempt takes seconds.
         if codes and (known_tool or codes not in self._stuck):
             request = allowed_call(request, self._vocabulary, denials, self._directory)
             self._stuck |= {codes} if denials(request) else set()
         _, verdicts = self._decided(tool, request)
         yield _Base(tool, request, known_tool)
         if Verdict.STEP_UP in verdicts:
-            # Behind a STEP_UP, what else would be denied or allowed shows only once it is approved.
+            # If a call is STEP_UP, a changed denial or grant may show only after the approval, so the call is also
+            # approved.
             yield _Base(tool, approved_call(request, tool), known_tool, ("approval",))
         known = [
             request
@@ -215,7 +202,6 @@ class GeneratedCalls:
             self.extent.never_allowed.append(tool.name)
 
     def _decided(self, tool: CalledTool, request: Any) -> tuple[frozenset[str], frozenset[Verdict]]:
-        """For what the two bundles deny a request, and their verdicts."""
         call = self._call(_Base(tool, request, known_tool=True))
         if call is None:
             return frozenset(("not JSON",)), frozenset()
@@ -229,10 +215,10 @@ class GeneratedCalls:
         return frozenset(denials), frozenset(decision.verdict for decision in decisions)
 
     def _singles(self, bases: Iterable[_Base], most: int | None = None) -> Iterator[ComparedCall | None]:
-        """Yield each base, then one change of each in turn; a base is made when its call is taken.
+        """Yield each base call, then one change of each base call in turn. A base call is built when it is yielded.
 
-        What a changed rule reads comes first for all. In the rest, each generated entry begins elsewhere, so that parts
-        of all cover nearly the whole.
+        Changes of attributes that a changed rule reads come first. The order of the other changes starts at a different
+        change for each synthetic tool, so that a few calls of each tool together cover nearly all changes.
         """
         yielded: list[_Base] = []
         for base in bases:
@@ -243,7 +229,8 @@ class GeneratedCalls:
             every = [change for change in self._changes(base) if change.dimension not in base.fixed]
             first = sum(change.rank == 0 for change in every)
             if base.fixed:
-                # Where all is met that a changed rule asks for, what stands near it may have to differ as well.
+                # The base call already meets all conditions of a changed rule, so changes of nearby attributes are
+                # mixed in.
                 turns = zip_longest(every[first:], every[:first])
                 every = [change for turn in turns for change in turn if change is not None]
             every = every[:most]
@@ -254,7 +241,7 @@ class GeneratedCalls:
         yield from _in_turn(changed(number, base) for number, base in enumerate(yielded))
 
     def _pairs(self, bases: Iterable[_Base], *, changed: bool = False) -> Iterator[ComparedCall | None]:
-        """Yield two changes of each base in turn; `changed`: only while one is new, or read by a changed rule."""
+        """Yield calls with two changes, for each base call in turn; with `changed`, only pairs about changed rules."""
 
         def of(base: _Base) -> Iterator[ComparedCall | None]:
             for pair in pairs(self._changes(base)):
@@ -265,7 +252,7 @@ class GeneratedCalls:
         yield from _in_turn(of(base) for base in bases)
 
     def _changes(self, base: _Base) -> list[Change]:
-        """The changes of a call; generated entries share them where their calls differ in the tool's name alone."""
+        """Return the changes to try on a call. Calls of synthetic tools that differ only in the name share a list."""
         request = base.request
         if not base.known_tool:
             resource = {**as_dict(request.get("resource")), "id": None}
@@ -292,7 +279,6 @@ class GeneratedCalls:
                 yield call
 
     def _count(self, bases: Sequence[_Base]) -> None:
-        """Note what of today's tools there was no room for."""
         ranks: dict[str, int] = {}
         for change in (change for base in bases for change in self._changes(base)):
             ranks[change.dimension] = min(change.rank, ranks.get(change.dimension, change.rank))
@@ -300,7 +286,7 @@ class GeneratedCalls:
         self.extent.dropped_changed = tuple(name for name in self.extent.dropped if ranks[name] == 0)
 
     def _tools(self) -> Iterator[CalledTool]:
-        """The tools of the bundles' manifests; of one that is in several manifests alike, the first stands for all."""
+        """Yield the tools of the bundles' manifests. A tool that is equal in several manifests is yielded once."""
         seen: set[bytes] = set()
         for pair, before, after in self._pair.manifests.documents():
             newest = after or before
@@ -328,17 +314,16 @@ class GeneratedCalls:
         return list(dict.fromkeys(stated))
 
 
-def _data_beside(bundle: Bundle, beside: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given, and corpora and documents for generated entries where the bundle leaves room for them."""
+def _with_synthetic_data(bundle: Bundle, beside: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data `beside`, with corpora and documents for synthetic tools if the bundle's types match."""
     own = bundle.data.get("directory", {})
     made = {"directory": {name: part for name, part in DIRECTORY.items() if isinstance(own.get(name, {}), dict)}}
     return {**beside, **made}
 
 
-def _meeting(bases: Iterable[_Base], asked_for: Sequence[Alternative], *, whole: bool) -> Iterator[_Base]:
-    """Yield calls for which all holds that a changed rule asks for; not `whole`: all but one condition."""
-    for base, conditions in product(bases, asked_for):
-        for met, edits in meeting(base.request, conditions):
+def _meeting(bases: Iterable[_Base], conditions: Sequence[Alternative], *, whole: bool) -> Iterator[_Base]:
+    for base, alternative in product(bases, conditions):
+        for met, edits in meeting(base.request, alternative):
             if whole == met:
                 fixed = frozenset(dotted(path) for path, _ in edits)
                 changed = [dotted(path) for path, value in edits if value != at(base.request, path)]

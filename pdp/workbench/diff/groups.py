@@ -1,4 +1,4 @@
-"""Differences grouped by what they have in common, the most dangerous first, each with the call that shows it."""
+"""Group calls whose decisions change in the same way, the most dangerous group first. Shorten a call of each group."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, astuple, dataclass, field, replace
@@ -20,24 +20,20 @@ Decide = Callable[[ComparedCall], tuple[Decision, Decision]]
 _SOURCES: Final = 20
 _LONGEST: Final = 160
 _MOST_PARTS: Final = 50
-"""How many parts of a value, and how many values of a part of the request, are tried to be left out."""
+"""The maximum number of keys to try to remove from each part of a request, and of removals to try inside each key."""
 
 _PARTS: Final = (("context", "arguments"), ("subject", "properties"), ("context",), ("resource", "properties"))
 _HIDDEN: Final = frozenset(("context", name) for name in ("arguments", "call_digest", "request_id", "run_id", "time"))
-# What a request has to have, whatever it is: shown only where it decides.
+# Every request has these fields, so they are shown only if they influence the decision.
 _NEEDED: Final = (("subject", "id"), ("subject", "type"), ("resource", "id"), ("resource", "type"))
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Calls that are decided differently in the same way.
+    """Calls whose decisions differ in the same way, and the smallest of these calls.
 
-    Attributes:
-        id: names this difference of these two bundles, for explanations (`Structure.id_of`).
-        call: the smallest call with nothing but what decides, and both decisions, in words.
-        tools: those of the bundles' manifests, sorted.
-        smallest: the smallest call found, with both decisions.
-        sources: where known calls come from, the first of them.
+    `id` is from `Structure.id_of`. `call` shows the smallest call and both decisions as text, without the parts of the
+    call that do not affect them. `tools` are tools of the manifests, `sources` the first origins of known calls.
     """
 
     id: str
@@ -49,7 +45,7 @@ class Group:
     sources: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object that `pdp bundle diff --json` prints for it; its form is stable."""
+        """Return the group as it appears in the JSON of `pdp bundle diff --json`, which is a stable interface."""
         call = self.smallest.call
         return {
             "id": self.id,
@@ -85,18 +81,15 @@ class _Collected:
 
 
 def _size(call: ComparedCall) -> tuple[int, int, int, bytes]:
-    # Names that somebody knows, those of scenarios, before such as nobody has.
+    # Calls with fewer synthetic names are preferred, because people know the names of scenarios.
     return len(call.variant), call.new.count(f'"{MADE_UP}'.encode()), len(call.new), call.new
 
 
 def grouped(differences: Iterable[Difference], structure: Structure, decide: Decide) -> tuple[Group, ...]:
-    """Return what is decided differently in groups, the most dangerous first.
-
-    `structure` gives them their ids, and `decide` decides by both bundles what their calls can do without.
-    """
+    """Return the differences in groups, most dangerous first. `decide` tests whether a shortened call still differs."""
     collected: dict[tuple[DecisionChange, bool], _Collected] = {}
     for difference in differences:
-        # Tools of today are called already, generated entries might be: they are told apart.
+        # Calls of the bundle's tools and calls of generated entries form separate groups.
         key = difference.change, difference.call.known_tool
         collected.setdefault(key, _Collected(difference)).add(difference)
     groups = []
@@ -110,13 +103,13 @@ def grouped(differences: Iterable[Difference], structure: Structure, decide: Dec
 
 
 def _call_words(difference: Difference, decide: Decide) -> str:
-    """The call and both decisions; what it can do without, while the two still differ in just this way, is left out."""
+    """Return a call and both decisions as text, without parts of the call that the difference does not need."""
     call = difference.call
     old, new = orjson.loads(call.old), orjson.loads(call.new)
 
     def differs(*edits: tuple[JsonPath, Any]) -> bool:
-        asked = replace(call, old=canonical(edited(old, *edits)), new=canonical(edited(new, *edits)))
-        return change_of(*decide(asked)) == difference.change
+        shortened_call = replace(call, old=canonical(edited(old, *edits)), new=canonical(edited(new, *edits)))
+        return change_of(*decide(shortened_call)) == difference.change
 
     shown: list[str] = []
     if not call.plan and isinstance(new, dict) and differs():
@@ -125,13 +118,13 @@ def _call_words(difference: Difference, decide: Decide) -> str:
                 path = (*part, key)
                 if path in _HIDDEN:
                     continue
-                for gone in islice(_removals(new, path), _MOST_PARTS):
-                    if differs((gone, GONE)):
-                        old, new = edited(old, (gone, GONE)), edited(new, (gone, GONE))
+                for removed in islice(_removals(new, path), _MOST_PARTS):
+                    if differs((removed, GONE)):
+                        old, new = edited(old, (removed, GONE)), edited(new, (removed, GONE))
                 if (value := at(new, path)) is not GONE:
-                    made_up = isinstance(value, str) and value.startswith(MADE_UP)
+                    synthetic = isinstance(value, str) and value.startswith(MADE_UP)
                     shown.append(
-                        "approved" if key == "approval" else f"{key} {'(any)' if made_up else shown_value(value)}"
+                        "approved" if key == "approval" else f"{key} {'(any)' if synthetic else shown_value(value)}"
                     )
         shown += [f"{'.'.join(path)} {shown_value(at(new, path))}" for path in _NEEDED
                   if isinstance(at(new, path), str) and not differs((path, "another"))]  # fmt: skip
@@ -139,13 +132,13 @@ def _call_words(difference: Difference, decide: Decide) -> str:
         " ".join((side.verdict, *(side.codes if side.verdict is not Verdict.ALLOW else ())))
         for side in (difference.old, difference.new)
     )
-    same = f"{before} as before, otherwise in {', '.join(difference.change.names)}"
+    same = f"{before} as before, with a difference in {', '.join(difference.change.names)}"
     decisions = f"{before} -> {after}" if before != after else same
     return f"{', '.join((call.tool, *shown))}: {decisions}"
 
 
 def _removals(request: Any, path: JsonPath) -> Iterable[JsonPath]:
-    """Yield what may be left out of a value, the whole first, then its parts; of lists the last first."""
+    """Yield the path of a value and the paths in it. Items of lists come last first, so that indices stay valid."""
     yield path
     value = at(request, path)
     keys = list(value) if isinstance(value, dict) else range(len(value))[::-1] if isinstance(value, list) else ()
@@ -154,11 +147,11 @@ def _removals(request: Any, path: JsonPath) -> Iterable[JsonPath]:
 
 
 def shown_value(value: Any) -> str:
-    """Return a value as YAML on one line, cut where it is too long to be shown."""
+    """Return a value as YAML on one line, truncated if it is too long."""
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6)
     return shortened(text.removesuffix("\n").removesuffix("\n...").strip())
 
 
 def shortened(text: str) -> str:
-    """Return a text, cut where it is too long to be shown."""
+    """Return a text, truncated if it is too long."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

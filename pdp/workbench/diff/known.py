@@ -1,4 +1,4 @@
-"""Calls that are known: those of scenarios, and those of recorded decision logs."""
+"""Read known calls from scenarios and from recorded decision logs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from pdp.workbench.scenarios.running.runner import Runner
 
 @dataclass(frozen=True, slots=True)
 class DecisionLog:
-    """The requests of a decision log with `FILE:LINE` each, equal ones once, and how many lines have none to decide."""
+    """The distinct requests of a decision log, each with its `FILE:LINE`, and the number of skipped lines."""
 
     requests: tuple[tuple[str, Any], ...]
     skipped: int
@@ -30,12 +30,7 @@ class DecisionLog:
 def read_log(file: Path) -> DecisionLog:
     """Read a recorded decision log: JSON lines of `{"input": request}`, or OPA's own decision log.
 
-    Lines without `input`, such as others that OPA writes to its log, decisions of another document than
-    `authz/decision`, and requests of which OPA's masking erased a part are skipped and counted.
-
-    Raises:
-        UsageError: the file cannot be read.
-        FileFaultsError: a line is not a JSON object.
+    Lines without `input`, decisions of other documents than `authz/decision`, and requests masked by OPA are skipped.
     """
     requests: dict[str, tuple[str, Any]] = {}
     skipped = 0
@@ -56,7 +51,7 @@ def read_log(file: Path) -> DecisionLog:
 
 
 def _fault(file: Path, line: int, message: str) -> Fault:
-    return Fault(Place(str(file), line, 1), message, 'write {"input": REQUEST}, one a line')
+    return Fault(Place(str(file), line, 1), message, 'write one {"input": REQUEST} per line')
 
 
 def _decidable(record: Mapping[str, Any]) -> bool:
@@ -71,11 +66,7 @@ def _decidable(record: Mapping[str, Any]) -> bool:
 def scenario_calls(
     suites: Sequence[Suite], engines: Iterable[EmbeddedEngine], manifests: Manifests
 ) -> Iterator[ComparedCall]:
-    """Run scenarios on either engine and yield every call and plan that one of them was asked, once.
-
-    On both, because after a first difference the two engines are asked different things. Whether the scenarios pass
-    does not matter here.
-    """
+    """Run scenarios on the engines of both bundles, and yield each distinct call and plan that an engine decided."""
     seen: set[tuple[bytes, bytes]] = set()
     for engine in engines:
         for suite in suites:
@@ -91,6 +82,6 @@ def scenario_calls(
 
 
 def known_call(request: Any, manifests: Manifests, source: str, *, plan: bool = False) -> ComparedCall:
-    """Return a request, or a plan, as a call of both bundles; `source` says where it comes from."""
+    """Return a request, or a plan, as a call to decide with both bundles; `source` is its origin."""
     old, new = (canonical(request), canonical(request)) if plan else manifests.requests(request)
     return ComparedCall("a plan" if plan else tool_of(request) or "unknown", old, new, source=source, plan=plan)

@@ -1,10 +1,9 @@
-"""Which manifest of the old bundle became which of the new one, and what changed in it.
+"""Pair the manifests of two bundles, and list the changes of each pair.
 
-A request names its manifest by digest, and any change makes another digest. So a call is put to either bundle as the
-enforcement point of that release sends it: with the digest, the version and the action of that side, and with the
-labels of that side for what the run has seen.
-
-A bundle holds of an entry what the policy reads, and a digest of the rest: `pdp manifest diff` compares schemas.
+A request names its manifest by digest, and any change of the manifest changes the digest. So each bundle gets the call
+as the enforcement point of its own release would send it: with the manifest's digest, version, action and labels in
+that release. A bundle has only the fields of an entry that policies read, and a digest of the other fields, so changes
+of schemas are compared by `pdp manifest diff` only.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,23 +17,17 @@ from pdp.workbench.neighbours.values import at
 
 
 class ManifestPair(NamedTuple):
-    """A manifest before and after, as digests; None: that bundle has none that it became, or was."""
+    """The digests of a manifest in the old and in the new bundle; None if the bundle has no such manifest."""
 
     old: str | None
     new: str | None
 
 
 class Manifests:
-    """The manifests of two bundles, paired.
+    """The manifests of two bundles as documents by digest, and in pairs. Pairs without a new manifest come last.
 
-    A manifest that both have is paired with itself. One that only the new bundle has is paired with that of the old one
-    which shares most tools with it, first among those that are gone; without a shared tool it is new.
-
-    Args:
-        old, new: documents by digest.
-
-    Attributes:
-        pairs: those of the new bundle first, by digest.
+    A manifest that is in both bundles is paired with itself. A manifest of only the new bundle is paired with the old
+    bundle's manifest that has most of its tools, preferably a removed manifest. Without common tools, it has no pair.
     """
 
     def __init__(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
@@ -52,12 +45,12 @@ class Manifests:
         self._before = {pair.new: pair.old for pair in reversed(self.pairs) if pair.old and pair.new}
 
     def documents(self) -> Iterator[tuple[ManifestPair, Mapping[str, Any], Mapping[str, Any]]]:
-        """Yield each pair with the documents before and after; empty where there is none."""
+        """Yield each pair with its old and new document; the document of a missing manifest is empty."""
         for pair in self.pairs:
             yield pair, self.old.get(pair.old or "", {}), self.new.get(pair.new or "", {})
 
     def changes(self) -> Iterator[ContentChange]:
-        """Yield what became of each manifest, and below it what changed in its entries and pins."""
+        """Yield a change for each added, removed or changed manifest, then the changes of its entries and pins."""
         for pair, before, after in self.documents():
             old, new = before.get("manifest_version"), after.get("manifest_version")
             if pair.old is None:
@@ -69,10 +62,7 @@ class Manifests:
                 yield from _entry_changes(before, after)
 
     def requests(self, request: Any) -> tuple[bytes, bytes]:
-        """Return a request's canonical bytes for the old bundle, and for the new one.
-
-        JsonValueError: it is not JSON.
-        """
+        """Return a request's canonical bytes for each bundle. Raises `JsonValueError` if the request is not JSON."""
         named = named_manifest(request)
         body = canonical(request)
         if named is None:
@@ -97,13 +87,13 @@ def _nearest(document: Any, others: Mapping[str, Any]) -> str | None:
 
 
 def named_manifest(request: Any) -> str | None:
-    """Return the digest of the manifest that a request names, whatever its shape; None where it names none."""
+    """Return the manifest digest in a request, or None. The request may have any structure."""
     named = at(request, ("action", "properties", "manifest_digest"))
     return named if isinstance(named, str) else None
 
 
 def _moved(request: Any, digest: str, target: Mapping[str, Any], source: Mapping[str, Any]) -> Any:
-    """The request as made under another manifest. A name or version that was wrong before stays wrong."""
+    """Return the request with another manifest. A tool name or version that did not match its manifest is kept."""
     action = request["action"]
     properties = action["properties"]
     here, there = source.get(properties["manifest_digest"], {}), target[digest]
@@ -119,7 +109,6 @@ def _moved(request: Any, digest: str, target: Mapping[str, Any], source: Mapping
 
 
 def _entry_changes(old: Any, new: Any) -> list[ContentChange]:
-    """What changed in the entries and pins of two documents; nothing where no loader would have made one of them."""
     try:
         changes = [
             replace(change, name=f"{tool}: {change.name}")

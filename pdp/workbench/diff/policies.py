@@ -1,6 +1,6 @@
-"""What changed in the Rego of two bundles, rule by rule, as OPA parses it.
+"""Compare the Rego of two bundles rule by rule, using OPA's parser.
 
-Comments, layout, the order of rules, and the file of a package that a rule stands in are no change.
+Comments, layout, the order of rules, and the file of a rule within its package are ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pdp.workbench.rego_forms import rule_forms
 
 @dataclass(frozen=True)
 class BundleRules:
-    """The policies of one bundle, parsed once. Its file's name stands before the paths of modules: `NAME!PATH`."""
+    """The policies of a bundle, which OPA parses once. Locations are `NAME!PATH`, where NAME is the bundle's file."""
 
     bundle: Bundle
     name: str
@@ -32,7 +32,7 @@ class BundleRules:
 
     @cached_property
     def modules(self) -> dict[str, Module]:
-        """The modules by path."""
+        """The Rego modules by path."""
         return modules_of_bundle(self.name, self.bundle.modules)
 
     @cached_property
@@ -42,19 +42,13 @@ class BundleRules:
 
     @cached_property
     def sites(self) -> tuple[RuleSite, ...]:
-        """The rules that find something. Reading METADATA takes a second."""
+        """The rules that produce findings. They are cached, because reading METADATA takes a second."""
         return rule_sites(self.modules)
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedRule(Rule):
-    """A rule or an import of one bundle.
-
-    Attributes:
-        site: what it finds, if it finds something.
-        place: `FILE:LINE`.
-        form: its package and its form, equal for rules that decide alike.
-    """
+    """A rule or import at `place` (`FILE:LINE`), with the `site` of its finding. Rules of equal form decide equally."""
 
     site: RuleSite | None
     place: str
@@ -62,44 +56,41 @@ class ComparedRule(Rule):
 
 
 Rules = dict[str, list[ComparedRule]]
-"""Rules and imports by name: the reason code, or `PACKAGE NAME` of a rule without one. Rules of one name are one."""
+"""Rules and imports by reason code, or by `PACKAGE NAME` if a rule has no code."""
 
 
 @dataclass(frozen=True)
 class BundlePair:
-    """Two bundles to compare.
-
-    What is parsed raises FileFaultsError for a module that OPA cannot parse, and UsageError if OPA cannot be run.
-    """
+    """Two bundles to compare. OPA parses their policies only when a property needs them."""
 
     old: BundleRules
     new: BundleRules
 
     @classmethod
     def of(cls, opa: Path, old: Bundle, new: Bundle, *, names: tuple[str, str] = ("old", "new")) -> BundlePair:
-        """Return two bundles with the names of their files."""
+        """Return two bundles as a pair to compare; `names` are the names of their files."""
         return cls(BundleRules(old, names[0], opa), BundleRules(new, names[1], opa))
 
     @property
     def bundles(self) -> tuple[Bundle, Bundle]:
-        """The old bundle and the new one."""
+        """The old bundle and the new bundle."""
         return self.old.bundle, self.new.bundle
 
     @cached_property
     def manifests(self) -> Manifests:
-        """Their manifests."""
+        """The manifests of both bundles, in pairs of an old and a new manifest."""
         return Manifests(*(bundle.data.get("manifests", {}) for bundle in self.bundles))
 
     @cached_property
     def rules(self) -> tuple[Rules, Rules]:
-        """The rules of the old bundle and of the new one, without those of modules that both have just so."""
+        """The rules of the old and of the new bundle. Modules that are equal in both bundles are left out."""
         return _rules(self.old, self.new), _rules(self.new, self.old)
 
     @cached_property
     def differing(self) -> dict[str, tuple[list[ComparedRule], list[ComparedRule]]]:
-        """The rules that only the old bundle has, and those that only the new one has, by name and sorted by it."""
+        """By name, the rules that only the old bundle has and the rules that only the new bundle has."""
         before, after = self.rules
-        removed, added = _beyond(before, after), _beyond(after, before)
+        removed, added = _not_in(before, after), _not_in(after, before)
         return {name: (removed.get(name, []), added.get(name, [])) for name in sorted({*removed, *added})}
 
 
@@ -121,8 +112,8 @@ def _rules(side: BundleRules, other: BundleRules) -> Rules:
     return rules
 
 
-def _beyond(rules: Rules, others: Rules) -> Rules:
-    """The rules that the others have not, or not so often; a helper that has another name there is there."""
+def _not_in(rules: Rules, others: Rules) -> Rules:
+    """Return the rules of `rules` that `others` does not have, or has less often. Names of helpers are ignored."""
     left: Rules = defaultdict(list)
     known = Counter((_compared(name, rule), rule.form) for name, every in others.items() for rule in every)
     for name, rule in ((name, rule) for name, every in rules.items() for rule in every):
@@ -137,10 +128,7 @@ def _compared(name: str, rule: ComparedRule) -> str | None:
 
 
 def rule_changes(pair: BundlePair) -> tuple[ContentChange, ...]:
-    """Return what changed in the policies, sorted by name.
-
-    `old` and `new` are digests of what differs on that side, None where nothing of that name is there.
-    """
+    """Return the changes of rules by name, with digests of the old and new rules. Added rules have no old digest."""
     before, after = pair.rules
     return tuple(_change(name, before.get(name, []), after.get(name, [])) for name in pair.differing)
 
@@ -150,9 +138,9 @@ def _change(name: str, old: Sequence[ComparedRule], new: Sequence[ComparedRule])
     before, after = ([rule.site for rule in side if rule.site is not None] for side in (old, new))
     direction = Direction.UNCLEAR
     if not before and not after:
-        what = f"{kind}: its effect on decisions is below"
+        what = f"{kind}; decisions show its effect"
     elif kind == "changed":
-        what = f"the {after[0].part} rule reads otherwise"
+        what = f"the {after[0].part} rule changed"
         if before[0].part != after[0].part:
             what = f"{before[0].part} became {after[0].part}"
     else:

@@ -1,7 +1,4 @@
-"""A bundle diff for a terminal, and as Markdown for a pull request.
-
-Both have what a reviewer reads; every change of structure and every difference in decisions is in `--json`.
-"""
+"""Report a bundle diff as text for a terminal and as Markdown for a pull request. JSON output has more details."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -10,19 +7,19 @@ from pdp.workbench.diff.result import BundleDiff, ReviewItem
 from pdp.workbench.shown_file import markdown_code, markdown_text, printable
 
 _MOST: Final = 25
-"""How many causes are shown on a terminal, and the rest counted."""
+"""The maximum number of causes that the terminal report lists; the others are counted."""
 
 _CALL: Final = 88
 _FIRST: Final = 5
 
 
 def verdict(diff: BundleDiff) -> str:
-    """Return the first line of a report: whether anything differs, and how bad it is."""
+    """Return the first line of a report: whether the bundles differ, and how dangerous the differences are."""
     loosening = len(diff.loosenings())
     loosens = f"{loosening or 'nothing'} {'loosen' if loosening > 1 else 'loosens'}"
     if not diff.decided:
-        seen = f", {loosens} in structure" if loosening else ""
-        return f"no call was decided, so nothing is known of decisions{seen}"
+        structure = f"; {_count(loosening, 'change')} in structure {loosens.split()[1]}" if loosening else ""
+        return f"no call was decided, so decisions were not compared{structure}"
     if not diff.differs:
         return "no difference that can change a decision"
     differences, unseen = f"{_count(len(diff.groups), 'difference')} in decisions", len(diff.unseen())
@@ -33,7 +30,7 @@ def verdict(diff: BundleDiff) -> str:
 
 
 def text_lines(diff: BundleDiff) -> Iterator[str]:
-    """Yield the lines for a terminal; the caller escapes what does not print in them."""
+    """Yield the lines of the report for a terminal. The caller escapes unprintable characters."""
     old, new = diff.names
     yield f"{old} (release {diff.old.release}) -> {new} (release {diff.new.release}): {verdict(diff)}"
     yield ""
@@ -46,19 +43,16 @@ def text_lines(diff: BundleDiff) -> Iterator[str]:
             yield f"{'':<9} ids: {', '.join(item.ids)}"
         yield ""
     if len(diff.review) > _MOST:
-        yield f"and {len(diff.review) - _MOST} more; --json shows all of them"
+        yield f"and {len(diff.review) - _MOST} more; use --json to list all of them"
     yield f"known calls: {_known_line(diff)}"
     first, *rest = _generated_lines(diff)
     yield f"generated calls: {first}"
     yield from (f"  {line}" for line in rest)
-    yield "every difference with its request: --json"
+    yield "use --json to list every difference with its request"
 
 
 def markdown(diff: BundleDiff) -> str:
-    """Return the report as Markdown: short at first sight, what is behind it folded away.
-
-    What comes from bundles and requests is escaped: it can form no link, tag or mention.
-    """
+    """Return the report as Markdown with collapsed details. Text from bundles and requests is escaped."""
     return "\n".join(_markdown_lines(diff)) + "\n"
 
 
@@ -75,7 +69,7 @@ def _markdown_lines(diff: BundleDiff) -> Iterator[str]:
         yield from (f"- **{item.direction}** {markdown_text(item.sentence)} {_ids(item)}".rstrip() for item in rest)
         yield from ("", "</details>")
     if any(item.ids for item in diff.review):
-        yield from ("", "Take back what is not wanted, and explain the rest by its ids for `pdp release check`.")
+        yield from ("", "Revert unwanted changes. Explain the others by their ids for `pdp release check`.")
     yield from ("", "<details><summary>What was compared</summary>", "")
     for name, bundle in zip(diff.names, (diff.old, diff.new), strict=True):
         yield f"- {markdown_text(name)}, release {bundle.release}, {markdown_code(bundle.revision)}"
@@ -91,7 +85,7 @@ def _ids(item: ReviewItem) -> str:
 def _known_line(diff: BundleDiff) -> str:
     known = diff.known
     if not known.scenarios and not known.logged:
-        return "nothing was named: --scenarios PATH, --log FILE"
+        return "none; pass --scenarios PATH or --log FILE"
     skipped = f", {known.skipped} log lines skipped" if known.skipped else ""
     return (
         f"{known.scenarios} scenarios and {known.logged} recorded requests, {known.calls} different calls{skipped}: "
@@ -103,7 +97,7 @@ def _generated_lines(diff: BundleDiff) -> tuple[str, ...]:
     extent = diff.extent
     uncovered = "not covered: " + "; ".join(diff.not_covered())
     lines = [f"{extent.requests} requests: {_count(len(diff.generated), 'difference')}", extent.line]
-    lines = lines if extent.requests else ["none was asked for"]
+    lines = lines if extent.requests else ["none"]
     return (*lines, uncovered)
 
 

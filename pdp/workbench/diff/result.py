@@ -1,4 +1,4 @@
-"""What a comparison of two bundles found, as plain frozen records: every report reads these."""
+"""The result of comparing two bundles, as frozen dataclasses for reports."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
@@ -10,24 +10,21 @@ from pdp.workbench.diff.groups import Group
 from pdp.workbench.diff.structure import Structure
 
 UNCOVERED: Final = (
-    "three changes of a call at once, but for what a changed rule asks for and for one that is approved first",
-    "attributes that no call has, where a policy computes their names or says them in a helper alone",
-    "plans (authz/plan), but for those of scenarios",
-    "entries that no loader admits, such as one of an unheard-of tier",
-    "what the enforcement point does before and after the decision: schemas, mappings, invariants, execution",
-    "data that is given beside a bundle at run time, and a directory that is mistyped as a whole",
+    "three changes of a call at once, except for conditions of a changed rule and for approved calls",
+    "attributes that no call has, if a policy computes their names or names them only in a helper",
+    "plans (authz/plan), except those of scenarios",
+    "entries that the loader rejects, such as an entry with an unknown tier",
+    "steps of the enforcement point before and after the decision: schemas, mappings, invariants, execution",
+    "data that is passed beside a bundle at run time, and a directory of a wrong type",
 )
-"""What no generated call shows, for the report."""
+"""What generated calls do not test, as shown in the report."""
 
 _SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class KnownCalls:
-    """The second layer: how many scenarios, requests of logs and skipped lines there are, and what they show.
-
-    `calls` is how many different calls were decided by both bundles.
-    """
+    """The groups of differences on known calls, and counts of scenarios, logged requests, skipped lines and calls."""
 
     scenarios: int = 0
     logged: int = 0
@@ -38,14 +35,10 @@ class KnownCalls:
 
 @dataclass(frozen=True, slots=True)
 class ReviewItem:
-    """One cause with what it does.
+    """A cause of differences. `direction` is its most dangerous effect: `loosens`, `unseen`, `unclear` or `tightens`.
 
-    Attributes:
-        direction: `loosens`, `unseen`, `unclear` or `tightens`: the most dangerous of all that it does.
-        call: the call that shows it (`Group.call`); or empty.
-        where: `FILE:LINE`; or empty.
-        text: the lines that differ, those before with `- ` and those after with `+ `.
-        ids: what an explanation names.
+    `call` shows the effect, and `where` is `FILE:LINE`; both may be empty. `text` has the changed lines, with `- ` for
+    the old and `+ ` for the new bundle. `ids` are the ids by which a file of explanations names the differences.
     """
 
     direction: str
@@ -58,13 +51,7 @@ class ReviewItem:
 
 @dataclass(frozen=True, slots=True)
 class BundleDiff:
-    """What differs between two bundles, whose files have these `names`.
-
-    Attributes:
-        generated: the differences of generated calls; extent: what these cover.
-        not_shown: the changed rules that no call shows, in words.
-        review: all of it as a reviewer reads it, a sentence for each cause.
-    """
+    """The differences of two bundles in the files `names`. No decided call shows the changed rules in `not_shown`."""
 
     old: Bundle
     new: Bundle
@@ -78,58 +65,54 @@ class BundleDiff:
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The differences of both layers of decisions."""
+        """The groups of differences in decisions, on known and on generated calls."""
         return (*self.known.groups, *self.generated)
 
     @property
     def differs(self) -> bool:
-        """Whether anything differs that can change a decision."""
+        """Whether the bundles differ in rules, manifests, data or any decision."""
         return bool(self.structure.changes or self.groups)
 
     @property
     def decided(self) -> int:
-        """How many calls were decided by both bundles, known and generated ones."""
+        """The number of known and generated calls that both bundles decided."""
         return self.known.calls + self.extent.requests
 
     def fails(self, fail_on: Literal["loosening", "any"] | None) -> bool:
-        """Tell whether CI should stop here: on anything that admits more, or may and is not shown, or on anything."""
+        """Return whether CI fails: for `loosening`, if more calls may be admitted; for `any`, if the bundles differ."""
         loosens = bool(self.loosenings() or self.not_shown or self._contracts())
         return {None: False, "loosening": loosens, "any": self.differs}[fail_on]
 
     def loosenings(self) -> dict[str, str]:
-        """Return every change that admits more, or may, by the id that an explanation names; in words."""
+        """Return the text of every change that admits more calls, by the id of the difference."""
         loosening = (group for group in self.groups if group.change.direction is Direction.LOOSENS)
         return self.structure.loosenings() | {group.id: group.call for group in loosening}
 
     def unseen(self) -> dict[str, str]:
-        """Return where something changed and a loosening would not be seen, by the id that an explanation names.
-
-        Nothing, where nothing differs.
-        """
+        """Return, by id, the text of everything that no decided call shows, because it may hide a loosening."""
         if not self.differs:
             return {}
         places = [*self.not_shown, *self._contracts()]
         places += [f"{name}: no call was found that is ALLOW or STEP_UP" for name in self.extent.never_allowed]
-        places += [f"{name}: a changed rule reads it, and there was no room for it" for name in
+        places += [f"{name}: a changed rule reads this field, but the limit of calls omits it" for name in
                   self.extent.dropped_changed]  # fmt: skip
         if not self.decided:
-            places.append("no call was decided: neither a generated one nor one of a scenario or log")
+            places.append("no call was decided, neither known nor generated")
         return {self.structure.id_of("unseen", place): place for place in places}
 
     def _contracts(self) -> list[str]:
-        """The tools of which something changed that a bundle has only a digest of, in words."""
         return [change.line for change in self.structure.manifests if change.name.endswith(": contract")]
 
     def not_covered(self) -> tuple[str, ...]:
-        """Return what the generated calls do not cover, in words."""
+        """Return, as text, what the generated calls do not test."""
         dropped = self.extent.dropped
         if not dropped:
             return UNCOVERED
         shown = ", ".join(dropped[:_SHOWN]) + (", ..." if len(dropped) > _SHOWN else "")
-        return (*UNCOVERED, f"{len(dropped)} attributes that there was no room for: {shown}")
+        return (*UNCOVERED, f"{len(dropped)} attributes that the limit of calls left out: {shown}")
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object that `pdp bundle diff --json` prints; its form is stable."""
+        """Return the diff as it appears in the JSON of `pdp bundle diff --json`, which is a stable interface."""
         old, new = (
             {"file": name, "revision": bundle.revision, "release": bundle.release}
             for bundle, name in zip((self.old, self.new), self.names, strict=True)

@@ -1,4 +1,4 @@
-"""What two bundles consist of, and what changed: rules, data path by path, and manifests."""
+"""Compare the rules, the data and the manifests of two bundles."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -13,12 +13,12 @@ from pdp.workbench.diff.policies import BundlePair, rule_changes
 _ROOTS: Final = ("config", "directory", "settings")
 _ABSENT: Final = object()
 _ID: Final = 12
-"""How many hex digits an id has."""
+"""The number of hexadecimal digits in the id of a difference."""
 
 
 @dataclass(frozen=True)
 class Structure:
-    """What differs in the policies, in manifests with their entries, and in configuration, directory and settings."""
+    """The changes of rules, of manifests and their entries, and of data (configuration, directory and settings)."""
 
     rules: tuple[ContentChange, ...]
     manifests: tuple[ContentChange, ...]
@@ -26,21 +26,21 @@ class Structure:
 
     @property
     def changes(self) -> tuple[ContentChange, ...]:
-        """All of them."""
+        """All changes: of rules, manifests and data."""
         return (*self.rules, *self.manifests, *self.data)
 
     @cached_property
     def digest(self) -> str:
-        """Names all that differs, so that whatever is said of this change holds for no other."""
+        """The digest of all changes. Ids of differences include it, so an id is valid only for these two bundles."""
         return digest(canonical([[change.name, change.old, change.new] for change in self.changes]))
 
     def id_of(self, *difference: Any) -> str:
-        """Return the id of a difference that an explanation names: it holds for this change of bundles alone."""
-        # A letter first: in YAML, digits alone are a number.
+        """Return an id by which an explanation names a difference. The id is valid only for these two bundles."""
+        # The id begins with a letter, so that YAML does not read it as a number.
         return "d" + digest(canonical([self.digest, *difference])).removeprefix("sha256:")[:_ID]
 
     def loosenings(self) -> dict[str, str]:
-        """Return each change that admits more by its id, in words."""
+        """Return the text of each change that admits more calls, by the id of the change."""
         return {
             self.id_of("structure", change.name, change.what, change.old, change.new): change.line
             for change in self.changes
@@ -48,17 +48,17 @@ class Structure:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain JSON; its form is stable."""
+        """Return the changes as plain JSON, which is a stable interface."""
         return asdict(self) | {"loosenings": [{"id": name, "what": what} for name, what in self.loosenings().items()]}
 
 
 def structure_of(pair: BundlePair) -> Structure:
-    """Return what differs in structure between two bundles; errors as of `BundlePair`."""
+    """Return the changes of rules, manifests and data between two bundles."""
     return Structure(rule_changes(pair), tuple(pair.manifests.changes()), data_changes(*pair.bundles))
 
 
 def data_changes(old: Bundle, new: Bundle) -> tuple[ContentChange, ...]:
-    """Return what changed in configuration, directory and settings, by path; which bundle it is does not count."""
+    """Return each changed path of configuration, directory and settings. The name of the bundle is ignored."""
     return tuple(_changes(_data(old), _data(new), ()))
 
 
@@ -82,7 +82,7 @@ def _changes(old: Any, new: Any, path: tuple[str, ...]) -> Iterator[ContentChang
 
 
 def _direction(path: tuple[str, ...], old: Any, new: Any) -> Direction:
-    # What the policies read of the directory: docs/policies.md, "Corpora and documents".
+    # The policies read these paths of the directory; see docs/policies.md, "Corpora and documents".
     match path:
         case ("directory", "entitlements", *_):
             return _of_sets(old, new, more=Direction.LOOSENS)
@@ -99,7 +99,7 @@ def _direction(path: tuple[str, ...], old: Any, new: Any) -> Direction:
 
 
 def _of_sets(old: Any, new: Any, *, more: Direction) -> Direction:
-    """Which way a list of names goes; a mapping of such lists counts as its lists together."""
+    """Return whether a changed list of names loosens or tightens the policy. A mapping of lists counts as one list."""
     before, after = _members(old), _members(new)
     if before is None or after is None or before == after:
         return Direction.UNCLEAR

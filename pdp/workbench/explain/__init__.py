@@ -1,5 +1,5 @@
-"""Why one proposal was decided as it was.
+"""Explain the decision on a proposal.
 
-explain: the checks before the policy and every rule.
-trace: which rules fired and where the others stopped, from OPA's trace.
+explain: explains the checks before the policy and every rule.
+trace: finds which rules fired and which condition stopped each other rule, from OPA's trace.
 """

@@ -1,4 +1,4 @@
-"""Why a proposal was decided as it was: the checks before the policy, then every rule."""
+"""Explain the decision on a proposal: first the checks before the policy, then every rule of the policy."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -16,19 +16,15 @@ from pdp.opa.rules import RuleSite, rule_sites, sites_by_code
 from pdp.workbench.explain.trace import Condition, RuleRun, trace
 
 NO_DECISION: Final = frozenset(error.code for error in (EngineError, EngineTimeoutError, AnswerInvalidError))
-"""The codes of a DENY that stands for a decision which the policy did not make."""
+"""The codes of a DENY that means that the policy failed to make a decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a proposal was decided as it was.
+    """The explanation of the decision on a proposal.
 
-    Attributes:
-        line: one paragraph for a person: verdict, reasons, the facts behind them, and what would change it.
-        checks: those before the policy in their order, each `passed`, `failed` or `not reached`.
-        mask: hides values of sensitive arguments; they are hidden in `line` and `rules` already.
-        rules: every rule by its place; empty where `unknown`.
-        unknown: why the rules are not known, to go on from "not known"; None where they are.
+    `line` explains the verdict. Each of `checks` is `passed`, `failed` or `not reached`. `unknown` says why `rules` is
+    empty. In `line` and `rules`, sensitive values are masked; use `mask` for other fields.
     """
 
     line: str
@@ -39,7 +35,7 @@ class Explanation:
     unknown: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return `{line, evaluation, checks, rules, complete, flow}`; the form is stable."""
+        """Return `{line, evaluation, checks, rules, complete, flow}`, which is a stable interface."""
         return {
             "line": self.line,
             "evaluation": self.mask.value(self.evaluation.as_json()),
@@ -65,17 +61,14 @@ def explain(
     *,
     sensitive: Collection[str] = (),
 ) -> Explanation:
-    """Explain an evaluation by the Rego and the data that decided; values of `sensitive` arguments are not shown.
-
-    Without OPA, the rules stay unknown.
-    """
+    """Explain an evaluation. Values of `sensitive` arguments are masked. Without OPA, rules cannot be explained."""
     rules: tuple[RuleRun, ...] = ()
     unknown: str | None = None
     request = evaluation.request
     if request is not None:
         if NO_DECISION.issuperset(evaluation.codes):
-            # What failed in the engine fails in OPA as well, and what does not end there does not end here.
-            unknown = ": the policy came to no decision"
+            # If the engine failed, OPA would also fail or time out on this request.
+            unknown = ": the policy made no decision"
         else:
             rules, unknown = trace(opa, modules, traced_data(data, request), canonical(request))
     mask = Mask(sensitive, request["context"]["arguments"] if request is not None else {})
@@ -89,10 +82,7 @@ def _masked(condition: Condition, mask: Mask) -> Condition:
 
 
 def traced_data(data: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data for OPA's trace: of all manifests, the entry of the request's tool alone.
-
-    The trace repeats what a rule reads at each of its steps, and every rule reads the manifest.
-    """
+    """Return the data with the called tool's manifest entry only, because OPA's trace repeats the data at each step."""
     named = request["action"]["properties"]
     digest, tool = named["manifest_digest"], named["tool"]
     document = data["manifests"][digest]
@@ -100,7 +90,7 @@ def traced_data(data: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str
 
 
 def _checks(evaluation: Evaluation) -> dict[str, str]:
-    # Claims that name nobody fail no check, and make no request.
+    # Claims without a subject pass every check of the session but produce no request.
     failed = len(CHECKS) if evaluation.request is not None else CHECKS.index(evaluation.failed_check or CHECKS[-1])
     return {
         name: "passed" if position < failed else "failed" if position == failed else "not reached"
@@ -119,10 +109,7 @@ def _line(evaluation: Evaluation, modules: Mapping[str, Module]) -> str:
 
 
 def _clause(reason: Reason, sites: tuple[RuleSite, ...]) -> str:
-    """Return a reason in sentences: what it says, the facts that made it so, and the remedy that its rule states.
-
-    Where a finding about a run is explained, that says more than its facts.
-    """
+    """Return a reason as sentences: its message, its explanation or its details, and its remedy."""
     where = f" ({Path(sites[0].file).name}:{sites[0].line})" if sites else ""
     facts = ", ".join(f"{name} is {canonical(value).decode()}" for name, value in sorted(reason.details.items()))
     facts = reason.explanation or (f"Here, {facts}." if facts else "")

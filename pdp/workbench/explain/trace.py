@@ -1,9 +1,9 @@
-"""Which rules fired for one request, and at which condition the others stopped: read from OPA's full trace.
+"""Find out from OPA's full trace which rules fired for a request, and at which condition each other rule stopped.
 
-The trace is a stream of events: a rule is entered (Enter), its conditions are evaluated (Eval), one of them is not met
-(Fail), or the rule holds (Exit). What stands in the stream between the first evaluation of a condition and its failure
-was evaluated for it. Indexing and early exits are switched off, or OPA would skip rules silently. What a trace leaves
-out stays unknown: a rule that was never entered has no condition at which it stopped.
+The trace is a stream of events: OPA enters a rule (Enter), evaluates its conditions (Eval), fails one of them (Fail),
+or completes the rule (Exit). The events between the first evaluation of a condition and its failure belong to the
+condition. Indexing and early exit are off, because OPA would skip rules without an event. If a rule is not in the
+trace, the condition at which it stopped is unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pdp.opa.program import WITHOUT_OPA
 from pdp.opa.rules import RuleSite, rule_sites
 from pdp.opa.syntax import is_not, nodes
 
-# A decision asks for no more than its verdict needs; the findings ask every rule.
+# `findings` is evaluated instead of the decision, because a decision evaluates only the rules that its verdict needs.
 _QUERY: Final = "[data.authz.decision, data.authz.findings]"
 _OPTIONS: Final = ("--explain=full", "--disable-indexing", "--disable-early-exit")
 _DEEPEST: Final = 4
@@ -36,7 +36,7 @@ _RULES: Final = ("data.authz.", "data.custom.")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A value that a condition saw; `value` says nothing where it was not `defined`."""
+    """A value that a condition read. If the value was not `defined`, the field `value` has no meaning."""
 
     name: str
     value: Any
@@ -45,12 +45,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition that was not met, as it is written, in the author's file.
-
-    Attributes:
-        seen: what its variables and references were.
-        because: where it asks other rules that did not hold, what they stopped at.
-    """
+    """A failed condition as written. `because` has the failed conditions of the rules that the condition uses."""
 
     text: str
     file: str
@@ -61,11 +56,9 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class RuleRun:
-    """One rule for one request, and whether it found something.
+    """Whether a rule fired for a request. If it did not, `stopped` is the first failed condition, or None if unknown.
 
-    Attributes:
-        asked: whether it was evaluated at all; a concern is not asked about a request of a wrong shape.
-        stopped: the first condition that was not met, if it did not fire and the trace tells.
+    `asked` is False if OPA did not evaluate the rule; for example, concerns are not evaluated for a malformed request.
     """
 
     site: RuleSite
@@ -77,11 +70,7 @@ class RuleRun:
 def trace(
     opa: Path | None, modules: Mapping[str, Module], data: Mapping[str, Any], body: bytes
 ) -> tuple[tuple[RuleRun, ...], str | None]:
-    """Evaluate the decision for one request, and return how each rule ran, in the order of `rule_sites`.
-
-    Returns:
-        the runs and None; or none, and why they are not known, to go on from "not known".
-    """
+    """Return how each rule ran for a request, and None; if that is unknown, return no rules and the reason."""
     if opa is None:
         return (), WITHOUT_OPA
     sites = rule_sites(modules)
@@ -89,7 +78,8 @@ def trace(
         with Evaluator(opa, {path: module.text for path, module in modules.items()}, data) as evaluator:
             stream = _Stream(evaluator.query(_QUERY, body, *_OPTIONS).get("explanation") or [], modules)
             for site in sites:
-                stream.run(site)  # notes what the conditions read
+                # The first run collects the references that conditions read; their values are then queried.
+                stream.run(site)
             references = sorted(stream.values)
             query = ", ".join(f"[x | x := {reference}]" for reference in references)
             answer = evaluator.query(f"[{query}]", body)
@@ -100,10 +90,9 @@ def trace(
 
 
 class _Stream:
-    """A trace. A query of it is an entered rule, or an entered body of a `not`, an `every` or a comprehension.
+    """The events of a trace. A query is an entered rule, or the entered body of a `not`, an `every` or a comprehension.
 
-    `values` has by each reference that a condition reads a list with its value; empty where it is undefined, or is not
-    known yet.
+    `values` maps each reference in a condition to a list with its value; the list of an undefined reference is empty.
     """
 
     def __init__(self, events: Iterable[Mapping[str, Any]], modules: Mapping[str, Module]) -> None:
@@ -133,14 +122,13 @@ class _Stream:
                     self._rules_at[self._places[query]].append(query)
 
     def run(self, site: RuleSite) -> RuleRun:
-        """Return whether a rule was asked, whether it fired, and where it stopped."""
         lines = range(site.line, site.last_line + 1)
         queries = [query for line in lines for query in self._rules_at[site.module, line]]
         fired = not self._held.isdisjoint(queries)
         return RuleRun(site, bool(queries), fired, None if fired else self._stop(queries, 0))
 
     def _stop(self, queries: Iterable[int], depth: int) -> Condition | None:
-        """Where these queries of one rule stopped: at the condition that none of them came beyond."""
+        """Return the last failed condition that OPA reached in the given evaluations of one rule."""
         fails = [position for query in queries if query not in self._held for position in self._fails[query]]
         if not fails or depth > _DEEPEST:
             return None
@@ -152,12 +140,13 @@ class _Stream:
         negated = event["Node"].get("negated", False) or is_not(event["Node"])
         module, row = self._modules[place["file"]], place["row"]
         within = self._evaluated_for(position)
-        # OPA takes a condition apart; its parts have the condition's line.
+        # OPA splits a condition into several expressions, which all have the line of the condition.
         own = [part["Node"] for part in within if part["QueryID"] == query and part["Op"] in ("Eval", "Fail")]
         references = _references(own, event)
         names = list(references)
         if negated:
-            # The rules under a `not` held; what they read of the request says why.
+            # For a `not`, the values that its inner rules read from the request are also shown, because they decided
+            # that the rules held.
             names += [
                 reference
                 for part in within
@@ -166,7 +155,7 @@ class _Stream:
                 if reference.startswith("input.")
             ]
         text = _condition_text(module.text.split("\n")[row - 1], place["col"])
-        # OPA lists variables in no fixed order.
+        # The names are sorted, because OPA lists variables in no fixed order.
         seen = [
             Seen(name, value, defined=True)
             for name, value in sorted(_locals(event).values(), key=lambda pair: (text.find(pair[0]), pair[0]))
@@ -185,7 +174,7 @@ class _Stream:
         )
 
     def _evaluated_for(self, position: int) -> Sequence[Mapping[str, Any]]:
-        """The events from where the condition that failed at `position` was begun, its failure included."""
+        """Return the events of the condition that failed at `position`, from its first evaluation to its failure."""
         query, row = self._events[position]["QueryID"], self._events[position]["Location"]["row"]
         start = position
         for before in range(position - 1, -1, -1):
@@ -199,20 +188,20 @@ class _Stream:
     def _because(
         self, event: Mapping[str, Any], within: Sequence[Mapping[str, Any]], references: Sequence[str], depth: int
     ) -> Iterator[Condition]:
-        """Where the rules and bodies stopped that a condition asks; one of them for each of their definitions."""
+        """Yield the failed conditions of the rules and bodies that a condition uses, one for each rule definition."""
         path, row = event["Location"]["file"], event["Location"]["row"]
-        asked = [part["QueryID"] for part in within if part["Op"] == "Enter" and part["ParentID"] == event["QueryID"]]
-        # A rule is evaluated once, so it may have been entered for somebody else.
-        asked += [rule for reference in references for rule in self._rules_named[reference]]
-        held = {self._names[rule] for rule in asked if rule in self._held and rule in self._names}
+        queries = [part["QueryID"] for part in within if part["Op"] == "Enter" and part["ParentID"] == event["QueryID"]]
+        # OPA evaluates each rule only once, so the evaluation may have been caused by another condition.
+        queries += [rule for reference in references for rule in self._rules_named[reference]]
+        held = {self._names[rule] for rule in queries if rule in self._held and rule in self._names}
         by_place: dict[tuple[str, int], list[int]] = defaultdict(list)
-        for rule in dict.fromkeys(asked):
+        for rule in dict.fromkeys(queries):
             if self._names.get(rule) not in held:
                 by_place[self._places[rule]].append(rule)
         for _, rules in sorted(by_place.items()):
             stop = self._stop(rules, depth + 1)
             if stop is not None:
-                # An `every` fails within itself: what stands in its place says no more than it does.
+                # If an `every` fails, the inner condition that failed is shown in its place.
                 same = (stop.file, stop.line) == (str(self._modules[path].file), row)
                 yield from stop.because if same else [stop]
 
@@ -223,7 +212,7 @@ def _package(text: str) -> str:
 
 
 def _locals(event: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
-    """The variables by their generated names: the author's name, and the value."""
+    """Return the value of each variable and its name in the author's file, keyed by the name that OPA generated."""
     metadata = event.get("LocalMetadata") or {}
     return {
         variable["name"]: (str(metadata.get(variable["name"], {}).get("name", variable["name"])), _value_of(variable))
@@ -232,14 +221,14 @@ def _locals(event: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
 
 
 def _condition_text(line: str, column: int) -> str:
-    """The condition that stands at `column` of a rule's line; what opens a block is left out."""
+    """Return the condition at `column` of a source line, without the rule's head before it or a brace after it."""
     head, _, body = line.partition(" if ")
     text = body if len(head.encode()) < column - 1 and body.strip() not in ("", "{") else line
     return text.strip().removesuffix("{").strip()
 
 
 def _value_of(term: Mapping[str, Any]) -> Any:
-    """Return a ground term as plain JSON, sets as lists; what is none, as its kind in angle brackets."""
+    """Return a term as plain JSON, with sets as lists. A term that is no constant becomes its type, such as `<var>`."""
     kind, value = term.get("type"), term.get("value")
     if kind in ("array", "set") and isinstance(value, list):
         return [_value_of(item) for item in value]
@@ -251,10 +240,9 @@ def _value_of(term: Mapping[str, Any]) -> Any:
 
 
 def _references(tree: Any, event: Mapping[str, Any]) -> list[str]:
-    """Return the references to input and data in a syntax tree, each once, without functions that are called.
+    """Return each reference to `input` or `data` in a syntax tree once, with variables replaced by their values.
 
-    Variables in them are put in by their values. A reference ends at the first that is unknown, or neither text nor
-    number.
+    Called functions are left out. A reference ends before the first part that is unknown, or neither string nor number.
     """
     variables = {generated: value for generated, (_, value) in _locals(event).items()}
     parts = list(nodes(tree))
@@ -265,14 +253,14 @@ def _references(tree: Any, event: Mapping[str, Any]) -> list[str]:
 
 
 def _text(term: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
-    """A reference as Rego; empty where it is to neither document."""
+    """Return a reference to `input` or `data` as Rego text. For any other reference, return an empty text."""
     text = str(term[0].get("value"))
     if text not in ("input", "data"):
         return ""
     for part in term[1:]:
         value = part.get("value")
         if part.get("type") == "var":
-            # OPA refuses a key that it knows a rule not to have.
+            # OPA rejects a query for a key that a rule's value certainly lacks, so rules are not queried.
             value = None if text.startswith(_RULES) else variables.get(str(value))
         if isinstance(value, bool) or not isinstance(value, str | int):
             break

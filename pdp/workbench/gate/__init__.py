@@ -1,6 +1,6 @@
-"""The release gate: one line for each thing that has to hold before a bundle is released.
+"""The release gate: the checks that a bundle has to pass before its release.
 
-gate: the checks in their order, what they found, and loosenings that a person explained.
-changed_rego: unit tests and mutants of the Rego that changed.
-packs: contract test packs of tools.
+gate: runs the checks in order, and reads explanations of loosenings.
+changed_rego: checks the unit tests and mutants of changed Rego.
+packs: runs the contract test packs of tools.
 """

@@ -1,7 +1,7 @@
-"""The Rego that changed since the last release: unit tests reach all of it, and scenarios notice each of its mutants.
+"""Check changed Rego: unit tests must cover all of its lines, and scenarios must detect each mutant of changed Rego.
 
-Changed is a module of the bundle that the last release does not have just so, the user's and the baseline's alike. For
-a first release, the released baseline of this program stands for the last one.
+A module of the bundle counts as changed if the last release has no module of that path with the same text. This
+includes modules of the baseline. For a first release, the baseline bundle of this program is the last release.
 """
 
 import tempfile
@@ -28,7 +28,7 @@ _FAILED: Final = ": FAIL"
 
 
 class ChangedRego:
-    """The modules of a bundle that changed since the `last` one; `folders` have their sources, and unit tests."""
+    """The Rego modules of a bundle that differ from those of the `last` release. `folders` have their unit tests."""
 
     def __init__(self, bundle: Bundle, last: Bundle | None, folders: Iterable[Path], engine_timeout: float) -> None:
         before = (read_bundle(baseline_bundle_path()) if last is None else last).modules
@@ -41,12 +41,7 @@ class ChangedRego:
         self.summary = f"{len(self.paths)} module{'s' * (len(self.paths) != 1)} of Rego new or changed"
 
     def untested(self) -> list[str]:
-        """Return unit tests that fail, and lines that none of them evaluates. The bundle's own modules are tested.
-
-        Raises:
-            UsageError: sources cannot be read or are not those of the bundle; OPA is not here, or refuses them.
-            EngineTimeoutError: the tests do not end.
-        """
+        """Return the failing unit tests, or the lines of changed modules that no unit test evaluates."""
         if not self.paths:
             return []
         sources = self._sources()
@@ -70,37 +65,32 @@ class ChangedRego:
         return reasons
 
     def survivors(self, suites: Sequence[Suite]) -> tuple[str, list[str]]:
-        """Return how many mutants scenarios notice, in words, and each that none does and nobody marked.
-
-        Of the baseline's modules, its own scenarios notice as well. UsageError: as of `untested`, or a scenario fails
-        without any change. EngineError, BundleError, FileFaultsError: as of `mutate`.
-        """
+        """Return a summary, and the mutants that no scenario detects and that are not marked as equivalent."""
         if not self.paths or not suites:
-            return self.summary, ["no scenario file is about a manifest of the bundle"] if self.paths else []
+            return self.summary, ["no scenario file uses a manifest of the bundle"] if self.paths else []
         sources = self._sources()
         own = find_suites([packaged("tests/scenarios")]) if self._baseline else []
-        judging = [*suites, *load_suites(own, self._engine_timeout)]
+        judges = [*suites, *load_suites(own, self._engine_timeout)]
         run = MutationRun()
-        marked = read_equivalents(beside([suite.file for suite in judging]))
+        marked = read_equivalents(beside([suite.file for suite in judges]))
         opa = needed_opa("mutants of Rego")
-        mutate(judging, opa=opa, baseline=True, only=None, marked=marked, run=run, modules=self.paths)
+        mutate(judges, opa=opa, baseline=True, only=None, marked=marked, run=run, modules=self.paths)
         reasons = [str(fault) for fault in run.faults]
         for survivor in run.of(Fate.SURVIVED):
             mutant = survivor.mutant
             path = mutant.id.partition(":")[0]
             where = f"{shown_file(sources[path].file)}:{mutant.place.line}"
-            reasons.append(f"{where}: {mutant.kind} in {mutant.owner} survives; see: pdp mutate --only {mutant.id}")
+            reasons.append(f"{where}: {mutant.kind} in {mutant.owner} survives; run: pdp mutate --only {mutant.id}")
         unbroken = self.paths - {judgement.mutant.id.partition(":")[0] for judgement in run.judgements.values()}
-        none = f"; there is no mutant of {', '.join(sorted(unbroken))}" if unbroken else ""
-        return f"{run.count(Fate.KILLED)} of {run.total} mutants are noticed, {self.summary}{none}", reasons
+        none = f"; no mutants of {', '.join(sorted(unbroken))}" if unbroken else ""
+        return f"{run.count(Fate.KILLED)} of {run.total} mutants are killed, {self.summary}{none}", reasons
 
     def _sources(self) -> Mapping[str, Module]:
-        """The modules where they are written, which have to be those of the bundle."""
         sources = collect(self._folders[0], self._folders)
         wrong = [path for path in sorted(self.paths) if path not in sources or sources[path].text != self._texts[path]]
         if wrong:
             raise UsageError(
-                "\n".join(f"{path}: no folder of policies has the text that the bundle has" for path in wrong),
-                hint="name the folders that the bundle was built from, with their unit tests: --policies DIR",
+                "\n".join(f"{path}: no policy folder has this module with the text of the bundle" for path in wrong),
+                hint="pass the folders from which the bundle was built, with their unit tests: --policies DIR",
             )
         return sources

@@ -1,7 +1,7 @@
-"""The checks in their order. Each stands alone: one that fails keeps none of the others from being made.
+"""The checks of the release gate, in order. If a check fails, the remaining checks still run.
 
-Sources: tool registry document, "Release gate" (schema validation 100 % on golden tool scenarios, manifest violations
-0); tool pattern library, 9.1 (eval-gated); the rest is design.md's.
+Sources of the checks: tool registry document, "Release gate" (schema validation 100 % on golden tool scenarios,
+manifest violations 0); tool pattern library, 9.1 (eval-gated); design.md for all others.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -38,18 +38,18 @@ NAMES: Final = (
     "manifest-digest", "scenarios", "golden-schemas", "manifest-violations", "tools-proven", "actions-known",
     "unit-coverage", "mutation", "packs", "loosening", "manifest-version", "audit-pinned",
 )  # fmt: skip
-"""The checks, in their order."""
+"""The names of the checks, in the order in which they run."""
 
 _UNKNOWN: Final = frozenset(("manifest.mismatch", "manifest.unknown_action", "effects.unknown",
                              "decision.concern_not_loaded", "decision.request_invalid"))  # fmt: skip
 
 
 MOST: Final = 10
-"""How many reasons of a check are printed; `--json` has all of them."""
+"""The maximum number of reasons that are printed for a check; `--json` prints all of them."""
 
 
 class CheckStatus(StrEnum):
-    """The outcome of a check."""
+    """The outcome of a check of the release gate."""
 
     PASSED = "pass"
     FAILED = "fail"
@@ -58,7 +58,7 @@ class CheckStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the gate: what was checked, or why it was not; of a failure the reasons, each with where to look."""
+    """The result of a check of the release gate: a summary and, if the check failed, the reasons with locations."""
 
     name: str
     status: CheckStatus
@@ -68,7 +68,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseCheck:
-    """The whole gate."""
+    """The results of all checks of the release gate for a bundle."""
 
     revision: str
     release: int
@@ -76,26 +76,22 @@ class ReleaseCheck:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed, and the bundle's own scenarios passed: without them nothing shows what it decides."""
+        """Whether the `scenarios` check passed and no other check failed. Other checks may be skipped."""
         statuses = {check.name: check.status for check in self.checks}
         return statuses["scenarios"] is CheckStatus.PASSED and CheckStatus.FAILED not in statuses.values()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object that `pdp release check --json` prints; its form is stable."""
+        """Return the object that `pdp release check --json` prints, which is a stable interface."""
         return {"passed": self.passed, **asdict(self)}
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What is to be released, and what it is held against.
+    """The input of the release gate: a bundle, and scenarios for its manifests.
 
-    Attributes:
-        suites: scenarios about the bundle's manifests.
-        last: the bundle of the last release; None: this is the first, or `loosening` is left out.
-        explanations: where each loosening that a person has explained stands, by its id.
-        policies: folders with the sources of concerns and their unit tests, beside those that the suites name.
-        skip: names of checks that are not made.
-        generate: how many calls the search for loosenings generates.
+    `last` is the last release; None for a first release, or if the check `loosening` is skipped. `explanations` has the
+    location of each explanation by the id of the loosening. `policies` are folders with concerns and unit tests, in
+    addition to the folders of the suites. `generate` is the number of calls to generate to find loosenings.
     """
 
     bundle: Path
@@ -109,29 +105,25 @@ class Gate:
 
 
 def release_check(gate: Gate, progress: Callable[[Check], None] = lambda _: None) -> ReleaseCheck:
-    """Make every check; `progress` is told of each.
-
-    BundleError: a bundle that cannot be used. UsageError: a file that cannot be read, or a last release that is not
-    before this one. EngineError: an engine that cannot be opened or is late.
-    """
+    """Run every check, and call `progress` with each result. Raises `UsageError` if the last release is not older."""
     bundle = read_bundle(gate.bundle)
     last = None if gate.last is None else read_bundle(gate.last)
     if last is not None and last.release >= bundle.release:
         raise UsageError(
-            f"{gate.last}: release {last.release} is not before release {bundle.release}, which is to go out",
-            hint="name the bundle that engines have now, and build the new one with a higher --release",
+            f"{gate.last}: release {last.release} must be lower than release {bundle.release} of the new bundle",
+            hint="pass the bundle that engines use now, and build the new one with a higher --release",
         )
     done: list[Check] = []
     with ExitStack() as stack:
         checks = _Checks(gate, bundle, last, stack)
         for name in NAMES:
-            done.append(checks.made(name))
+            done.append(checks.check(name))
             progress(done[-1])
     return ReleaseCheck(bundle.revision, bundle.release, tuple(done))
 
 
 _Outcome = tuple[str, list[str] | None]
-"""A summary, and the reasons why a check fails; None where there is nothing that could be checked."""
+"""The summary of a check, and the reasons why it fails; None if there is nothing to check."""
 
 
 class _Checks:
@@ -140,35 +132,36 @@ class _Checks:
         self._manifests: Mapping[str, Any] = bundle.data.get("manifests", {})
         self._before: Mapping[str, Any] = {} if last is None else last.data.get("manifests", {})
         self._versions = {digest: str(manifest.get("manifest_version")) for digest, manifest in self._manifests.items()}
-        # Decided by the bundle itself: neither the files' policies nor a manifest that it does not hold.
+        # The bundle itself decides, without the policies that the scenario files name and without manifests that the
+        # bundle lacks.
         self._suites = [
             replace(suite, bundle=gate.bundle, policies=())
             for suite in gate.suites
             if suite.manifest.digest in self._manifests
         ]
         self._engine = stack.enter_context(EmbeddedEngine(bundle, deadline=gate.engine_timeout))
-        self._runs = tuple(self._ran(stack))
+        self._runs = tuple(self._run_suites(stack))
         self._run = RunResult(tuple(run for run, _ in self._runs))
         stated = [folder for suite in gate.suites for folder in suite.policies]
         self._changed = ChangedRego(bundle, last, [*gate.policies, *stated], gate.engine_timeout)
 
-    def _ran(self, stack: ExitStack) -> Iterator[tuple[SuiteResult, EmbeddedEngine]]:
+    def _run_suites(self, stack: ExitStack) -> Iterator[tuple[SuiteResult, EmbeddedEngine]]:
         for suite in self._suites:
             data = {root: value for root, value in suite.data.items() if root not in self._bundle.data}
             engine = self._engine
             if data:
                 deadline = self._gate.engine_timeout
                 engine = stack.enter_context(EmbeddedEngine(self._bundle, data=data, deadline=deadline))
-            # Nobody reads how long it took.
+            # The seconds are 0 because the gate's report does not show them.
             yield SuiteResult(suite, "embedded", tuple(Runner(suite, engine).run_all()), seconds=0), engine
 
-    def made(self, name: str) -> Check:
+    def check(self, name: str) -> Check:
         if name in self._gate.skip:
-            return Check(name, CheckStatus.SKIPPED, "left out, as was asked for")
+            return Check(name, CheckStatus.SKIPPED, "skipped by --skip")
         try:
             summary, reasons = getattr(self, name.replace("-", "_"))()
         except EngineTimeoutError:
-            raise  # that says nothing of the bundle
+            raise  # A timeout of the engine says nothing about the bundle, so it does not count as a failed check.
         except PdpError as error:
             return Check(name, CheckStatus.FAILED, "could not be checked", tuple(str(error).splitlines()))
         if reasons is None:
@@ -177,16 +170,14 @@ class _Checks:
 
     def manifest_digest(self) -> _Outcome:
         reasons = [
-            f"{suite.file}: about manifest {suite.manifest.version}, {suite.manifest.digest}: "
-            "the bundle does not hold it"
+            f"{suite.file}: the bundle does not hold its manifest {suite.manifest.version}, {suite.manifest.digest}"
             for suite in self._gate.suites
             if suite.manifest.digest not in self._manifests
         ]
-        # Several may stand side by side, and scenarios about one of them say nothing about another.
+        # Each manifest of the bundle needs scenarios, because scenarios for one manifest do not test the others.
         examined = {suite.manifest.digest for suite in self._gate.suites}
         reasons += [
-            f"manifest {document.get('manifest_version')}, {digest}: new in this release, and no scenario file is "
-            "about it"
+            f"manifest {document.get('manifest_version')}, {digest}: new in this release, and no scenario file uses it"
             for digest, document in self._manifests.items()
             if digest not in self._before and digest not in examined
         ]
@@ -194,7 +185,7 @@ class _Checks:
 
     def scenarios(self) -> _Outcome:
         results = self._run.results
-        return _number(len(results), "scenario"), self._failing() if results else ["none was run"]
+        return _number(len(results), "scenario"), self._failing() if results else ["no scenario was run"]
 
     def _failing(self) -> list[str]:
         return [_shown(result) for result in self._run.results if not result.passed]
@@ -211,13 +202,13 @@ class _Checks:
         reasons = self._golden(
             lambda trace: trace.in_manifest is not True, "proposes a tool that the manifest does not have"
         )
-        reasons += self._golden(lambda trace: bool(trace.idempotency_missing), "has no key for a tool that needs one")
+        reasons += self._golden(lambda trace: bool(trace.idempotency_missing), "lacks the required idempotency key")
         violations = _number(len(reasons), "violation")
         return f"{violations} in {_number(self._run.golden.total, 'golden scenario')}", reasons
 
-    def _golden(self, is_violation: Callable[[Trace], bool], said: str) -> list[str]:
+    def _golden(self, is_violation: Callable[[Trace], bool], message: str) -> list[str]:
         return [
-            f"{_shown(result)}: {said}"
+            f"{_shown(result)}: {message}"
             for result in self._run.results
             if result.golden
             and any(is_violation(evaluation.trace) for step in result.steps for evaluation in step.evaluations)
@@ -226,17 +217,17 @@ class _Checks:
     def tools_proven(self) -> _Outcome:
         changed = self._changed_tools()
         reasons = self._unexamined(changed)
-        # Manifest by manifest: what is proven of a tool in one of them says nothing about the same name in another.
+        # Each manifest is measured separately, because two manifests may have a tool of the same name.
         for digest, tools in changed.items():
             reasons += [
                 f"{missing.file}: {missing.message}"
                 for missing in measure([(run.suite, run.results) for run, _ in self._runs_about(digest)], None).missing
                 if missing.kind in ("allow", "refusal") and missing.name in tools
             ]
-        return _counted(changed), reasons
+        return _tool_count(changed), reasons
 
     def actions_known(self) -> _Outcome:
-        """Each action of the bundle's manifests is known to its policy."""
+        """Check that the bundle's policy knows the action of each tool in the bundle's manifests."""
         reasons, count = [], 0
         for digest, document in self._manifests.items():
             count += len(document.get("tools", {}))
@@ -251,7 +242,7 @@ class _Checks:
                 wrong = [code for code in codes if code in _UNKNOWN or code.startswith("engine.")]
                 if wrong:
                     action = tool.stated[0].get("pdp_action", "no action")
-                    reasons.append(f"{tool.name} of manifest {tool.version}: {action} is {', '.join(wrong)}")
+                    reasons.append(f"{tool.name} of manifest {tool.version}: {action} gives {', '.join(wrong)}")
         return _number(count, "tool"), reasons if count else ["the bundle has no tool"]
 
     def unit_coverage(self) -> _Outcome:
@@ -260,7 +251,7 @@ class _Checks:
     def mutation(self) -> _Outcome:
         failing = self._failing()
         if failing and self._changed.paths:
-            return "no mutant was made: mend what fails without one", failing
+            return "no mutant was tested: fix the failing scenarios first", failing
         return self._changed.survivors(self._suites)
 
     def packs(self) -> _Outcome:
@@ -272,14 +263,14 @@ class _Checks:
                 for tool in run.suite.manifest.tools.values():
                     if tool.name in tools:
                         reasons += pack_faults(tool, self._manifests_with(digest, tool.name), folder, engine)
-        return _counted(changed), list(dict.fromkeys(reasons))
+        return _tool_count(changed), list(dict.fromkeys(reasons))
 
     def loosening(self) -> _Outcome:
         if self._gate.last is None:
             if self._bundle.release > 1:
-                reason = "name the last release, --last FILE, or leave the check out by its name, --skip loosening"
-                return f"release {self._bundle.release} is not the first, and no last one was named", [reason]
-            return "a first release: there is no last one", None
+                reason = "pass the last release with --last FILE, or skip the check with --skip loosening"
+                return f"release {self._bundle.release} is not the first, and --last is missing", [reason]
+            return "first release: nothing to compare with", None
         diff = bundle_diff(
             self._gate.last,
             self._gate.bundle,
@@ -288,36 +279,34 @@ class _Checks:
             engine_timeout=self._gate.engine_timeout,
         )
         loosenings = diff.loosenings()
-        # What could not be looked at has to be explained as well, or a loosening would pass where nobody looks.
+        # A change whose effect no call shows also needs an explanation, because it may loosen the policy unnoticed.
         differences = {**loosenings, **diff.unseen()}
         explained = self._gate.explanations
         reasons = [f"{name} is not explained: {what}" for name, what in differences.items() if name not in explained]
         reasons += [
-            f"{place}: explains {name}, which is no loosening of this release: take it out"
+            f"{place}: explains {name}, which is not a loosening of this release: remove it"
             for name, place in explained.items()
             if name not in differences
         ]
         hidden = len(differences) - len(loosenings)
-        unseen = f", {hidden} that would not be seen" if hidden else ""
+        unseen = f", {hidden} unseen" if hidden else ""
         return (
             f"{_number(len(loosenings), 'loosening')}{unseen}, {len(differences.keys() & explained)} explained",
             reasons,
         )
 
     def manifest_version(self) -> _Outcome:
-        """No manifest has other content than one of the same version."""
+        """Check that manifests with different content have different versions, also compared with the last release."""
         versions = {str(document.get("manifest_version")): digest for digest, document in self._before.items()}
         reasons = []
         for digest, version in self._versions.items():
             known = versions.setdefault(version, digest)
             if known != digest and digest not in self._before:
-                reasons.append(
-                    f"manifest {version} is {digest}, and {known} has that version already: give it a new one"
-                )
+                reasons.append(f"manifest {version}: {digest} and {known} have this version: change `manifest_version`")
         return _number(len(self._manifests), "manifest"), reasons
 
     def audit_pinned(self) -> _Outcome:
-        """Each event of the golden calls, proposed once more, names a manifest of the bundle, and this revision."""
+        """Check that each audit event of the golden calls names the bundle's revision and one of its manifests."""
         count, reasons = 0, []
         for run, engine in self._runs:
             suite, audit = run.suite, MemoryAudit()
@@ -333,10 +322,10 @@ class _Checks:
                 if not pinned or event.get("bundle_revision") not in (None, self._bundle.revision):
                     which = f"{suite.file}: event {event.get('seq')} ({event.get('type')})"
                     reasons.append(f"{which} names manifest {version}, {digest}, bundle {event.get('bundle_revision')}")
-        return _number(count, "audit event"), reasons if count else ["there is no event: name golden scenarios"]
+        return _number(count, "audit event"), reasons if count else ["there is no event: add golden scenarios"]
 
     def _changed_tools(self) -> dict[str, set[str]]:
-        """The tools whose entry no manifest of the last release has just so, by the digest of their manifest."""
+        """Return, by manifest digest, the tools whose entry is in no manifest of the last release."""
         known = [document.get("tools", {}) for document in self._before.values()]
         changed = {
             digest: {
@@ -352,20 +341,20 @@ class _Checks:
         return [(run, engine) for run, engine in self._runs if run.suite.manifest.digest == digest]
 
     def _manifests_with(self, digest: str, tool: str) -> set[str]:
-        """The manifests of the bundle that have just this entry: who proves it in one has proven it in all."""
+        """Return the bundle's manifests with the same entry of a tool. A test pack for one such manifest is enough."""
         entry = self._manifests[digest]["tools"][tool]
         return {other for other, document in self._manifests.items() if document.get("tools", {}).get(tool) == entry}
 
     def _unexamined(self, changed: Mapping[str, Collection[str]]) -> list[str]:
         return [
-            f"{tool} of manifest {self._versions[digest]}: no scenario file is about that manifest"
+            f"{tool} of manifest {self._versions[digest]}: no scenario file uses that manifest"
             for digest, tools in changed.items()
             if not self._runs_about(digest)
             for tool in sorted(tools)
         ]
 
 
-def _counted(changed: Mapping[str, Collection[str]]) -> str:
+def _tool_count(changed: Mapping[str, Collection[str]]) -> str:
     count = sum(map(len, changed.values()))
     return f"{count} {'tool that is' if count == 1 else 'tools that are'} new or changed"
 
@@ -379,7 +368,7 @@ def _shown(result: ScenarioResult) -> str:
 
 
 def lines(done: Check) -> Iterator[str]:
-    """Yield a check's line, and below it why it failed."""
+    """Yield the result of a check as lines of text: a summary and, if the check failed, the reasons."""
     yield f"{done.status.value:<4}  {done.name:<20}  {done.summary}"
     yield from (f"      {reason}" for reason in done.reasons[:MOST])
     if len(done.reasons) > MOST:
@@ -387,7 +376,7 @@ def lines(done: Check) -> Iterator[str]:
 
 
 def summary(result: ReleaseCheck) -> str:
-    """Return the last line, which names what was not checked."""
+    """Return the last line of the report: whether the bundle may be released, and which checks were skipped."""
     statuses = [check.status for check in result.checks]
     names = ", ".join(check.name for check in result.checks if check.status is CheckStatus.SKIPPED)
     word = "may be released" if result.passed else "must not be released"
@@ -407,7 +396,7 @@ class _Explanations(BaseModel, extra="forbid", frozen=True):
 
 
 def read_explanations(file: Path) -> dict[str, Place]:
-    """Return where each loosening that a person has looked at and explained stands in a file, by its id.
+    """Return the location of each explanation in a file, by the id of the explained loosening.
 
     explained:
       - difference: d3f2a9c1d04be    # the id that `pdp bundle diff` shows

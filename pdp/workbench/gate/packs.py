@@ -1,10 +1,10 @@
-"""Contract test packs: what a tool's `eval_pack` names, run when its version changed.
+"""Run contract test packs: scenario files that a tool's `eval_pack` names. A changed tool requires a pack.
 
 Source: tool pattern library, 9.1, "eval-gated": golden inputs, side-effect probes and idempotency probes. A pack is a
-scenario file, `packs/NAME.yaml`. Golden inputs are its golden scenarios in which the tool itself runs, and gives the
-result that is stated. A side-effect probe runs the tool against a recorded `world` and states what it `touched`; the
-harness compares that with the tool's effect class. An idempotency probe is a scenario that makes one call twice and
-expects that the second one does not run, and has the first one's result.
+scenario file, `packs/NAME.yaml`. Golden inputs are golden scenarios in which the tool runs and returns the expected
+result. A side-effect probe runs the tool in a recorded `world` and expects what the tool `touched`; the harness also
+checks that the effect class allows it. An idempotency probe makes the same call twice. The second call must not run the
+tool, and must return the result of the first call.
 """
 
 from collections.abc import Collection, Iterator
@@ -24,20 +24,17 @@ _ENDINGS: Final = (".yaml", ".yml", ".json")
 
 
 def pack_faults(tool: Tool, digests: Collection[str], folder: Path, engine: Engine) -> list[str]:
-    """Return what is wrong with the pack of a tool in a folder; empty: it is there, it is whole, and it passes.
-
-    It has to be about one of the manifests that have just this entry, which are those of `digests`.
-    """
+    """Return the faults of a tool's pack in `folder`. The pack has to use one of the manifests in `digests`."""
     whose = f"{tool.name} {tool.version or 'without a version'}"
     if tool.eval_pack is None:
-        return [f"{whose} changed and names no `eval_pack`: state one, and write packs/NAME.yaml"]
+        return [f"{whose} changed and has no `eval_pack`: add one, and write packs/NAME.yaml"]
     file = _file(tool.eval_pack, folder)
     if file is None:
-        return [f"{whose}: the pack {tool.eval_pack} is not there; looked in {folder}"]
+        return [f"{whose}: no pack {tool.eval_pack} in {folder}"]
     try:
         suite = load_suite(file)
         if suite.manifest.digest not in digests:
-            return [f"{file}: about another manifest ({suite.manifest.version}, {suite.manifest.digest})"]
+            return [f"{file}: uses another manifest ({suite.manifest.version}, {suite.manifest.digest})"]
         results = Runner(suite, engine).run_all()
     except EngineTimeoutError:
         raise
@@ -48,13 +45,13 @@ def pack_faults(tool: Tool, digests: Collection[str], folder: Path, engine: Engi
 
 
 def _failure(result: ScenarioResult) -> str:
-    found = [f"{one.key}: {one.actual}, expected: {one.expected}" for step in result.steps for one in step.mismatches]
-    why = result.error or next(iter(found), "")
+    items = (item for step in result.steps for item in step.mismatches)
+    why = result.error or next((f"{item.key}: {item.actual}, expected: {item.expected}" for item in items), "")
     return f"{result.place.file}:{result.place.line}: {result.name}: fails: {why}"
 
 
 def _file(name: str, folder: Path) -> Path | None:
-    # A name, not a path: what leads out of the folder is not looked for.
+    # The name of a pack must not contain a folder, because a path could lead out of the packs' folder.
     if "/" in name or "\\" in name or name.startswith("."):
         return None
     return next((file for ending in _ENDINGS if (file := folder / f"{name}{ending}").is_file()), None)
@@ -74,14 +71,14 @@ def _calls(scenario: Scenario, tool: Tool) -> list[Step]:
     return [step for step in scenario.steps if proposed_tool(step.propose) == tool.name]
 
 
-# A stand-in for a tool that is not there gives null.
+# If the tools file has no function for a tool, a function that returns null is used.
 def _runs(step: Step) -> bool:
     is_itself = "returns" not in step.model_fields_set
     return is_itself and any(expect.executed and expect.result is not None for expect in step.expectations)
 
 
-# Only a pure tool may touch nothing; a tool of a class that changes something has to show what it writes, and a tool of
-# type `cli` that its program starts: what that does is not seen.
+# Only a pure tool may have an empty `touched`. A tool with effects must show a write. A tool of type `cli` may show the
+# program that it starts instead, because the program's writes are not recorded.
 def _probes(step: Step, tool: Tool) -> bool:
     expect, reads = step.expectations[0], tool.effect_class in (None, *READ_CLASSES)
     if expect.touched is None or expect.executed is not True or "returns" in step.model_fields_set:
@@ -90,7 +87,7 @@ def _probes(step: Step, tool: Tool) -> bool:
     return tool.effect_class is EffectClass.PURE or any(reads or touch.startswith(shows) for touch in expect.touched)
 
 
-# A call that is denied does not run either, and has no result.
+# Only a replay has a result although the tool did not run. A denied call has no result.
 def _replays(step: Step) -> bool:
     return any(expect.executed is False and expect.result is not None for expect in step.expectations)
 
@@ -98,7 +95,7 @@ def _replays(step: Step) -> bool:
 def _repeats(scenario: Scenario, tool: Tool) -> bool:
     calls = _calls(scenario, tool)
     return any(
-        one.propose == other.propose and _replays(other) and one.expectations[0].executed is True
-        for at, one in enumerate(calls)
-        for other in calls[at + 1 :]
+        first.propose == second.propose and _replays(second) and first.expectations[0].executed is True
+        for at, first in enumerate(calls)
+        for second in calls[at + 1 :]
     )

@@ -1,7 +1,7 @@
-"""What is broken in one place: Rego by an edit of its text, an effective manifest, the data that a suite states.
+"""Create mutants: edits of Rego, weakened entries of an effective manifest, and changed data of a suite.
 
-An entry of a manifest is weakened, named as a reviewer would, or the pins are gone. Of data, numbers are ten times
-larger, flags turned, lists shorter, keys gone.
+A mutant of a manifest weakens one field of an entry, or removes the agents' pins. A mutant of data multiplies a number
+by ten, inverts a flag, or removes a key or a list element.
 """
 
 import tempfile
@@ -32,7 +32,7 @@ _LIGHTER: Final = {
     "commit-high": "commit-low", "commit-low": "stage", "stage": "read-internal", "read-external": "read-internal",
     "read-internal": "pure",
 }  # fmt: skip
-# Patterns with rules beyond the class that they fix (tool pattern library, patterns 1, 5, 8 and 10).
+# Patterns with rules beyond their fixed effect class (tool pattern library, patterns 1, 5, 8 and 10).
 _WITH_RULES: Final = (Pattern.EXTRACTION, Pattern.COMPOSITION, Pattern.AGGREGATION, Pattern.SEARCH)
 _WEAKER: Final[tuple[tuple[str, JsonPath, Mapping[Any, Any]], ...]] = (
     ("tier lowered", ("risk_tier",), _LOWER),
@@ -42,7 +42,7 @@ _WEAKER: Final[tuple[tuple[str, JsonPath, Mapping[Any, Any]], ...]] = (
     ("canonical writes allowed", ("writes",), {"canonical": "proposal"}),
     ("derived key dropped", ("idempotency", "key"), {"derive(args)": GONE}),
 )
-"""Kind, way to the field, and what becomes of its values."""
+"""A kind of mutant, the path of a field, and for each value of the field a weaker value."""
 
 _WEAKER_RULES: Final[tuple[tuple[str, JsonPath, Mapping[Any, Any]], ...]] = (
     ("profile lightened", ("flow", "profile"), {"strict": "balanced", "balanced": "watch"}),
@@ -61,31 +61,27 @@ _LISTS: Final[tuple[tuple[str, JsonPath], ...]] = (
     ("invariant dropped", ("invariants",)), ("approver dropped", ("approval", "approvers")),
     ("provenance dropped", ("provenance", "required")), ("result marking dropped", ("result", "markings")),
 )  # fmt: skip
-"""Kind, and way to the list of which each element is dropped."""
+"""A kind of mutant, and the path of a list; each mutant drops one element of the list."""
 
 _Change = tuple[str, JsonPath, Any]
-"""What is done, where, and what stands there then; `GONE`: nothing."""
+"""The kind of a mutant, the path of the changed value, and the new value; `GONE` removes the value."""
 
 MOST: Final = 400
-"""How many mutants of one suite's data are made at most: directories may be large, and their entries are alike."""
+"""The maximum number of mutants of a suite's data, because large directories have many similar entries."""
 
 _TIMES: Final = 10
 
 
 def rego_mutants(opa: Path, modules: Mapping[str, Module]) -> list[RegoMutant]:
-    """Return the mutants of modules by their places, without those of rules that no decision asks for.
-
-    A mutant whose text is that of another one is left out. Whether one compiles is not known yet. FileFaultsError: a
-    module is not Rego. UsageError: OPA cannot be run.
-    """
+    """Return the mutants of all rules that a decision evaluates, by location. Some mutants may not compile."""
     trees = parse_modules(opa, modules)
     with tempfile.TemporaryDirectory(prefix="pdp-mutants-") as folder:
-        asked = OpaTool(opa, Path(folder), modules).dependencies(_DECISION)
+        evaluated = OpaTool(opa, Path(folder), modules).dependencies(_DECISION)
     return [
         mutant
         for path, module in modules.items()
         for mutant in _of_module(path, module, trees[path])
-        if f"data.{mutant.package}.{mutant.owner.split('.')[0]}" in asked
+        if f"data.{mutant.package}.{mutant.owner.split('.')[0]}" in evaluated
     ]
 
 
@@ -96,7 +92,7 @@ def _of_module(path: str, module: Module, tree: Node) -> list[RegoMutant]:
     for edit in edits(tree, source):
         original = source.text[edit.span[0] : edit.span[1]]
         text = source.changed(edit.span, edit.text)
-        # An insertion has no text of its own: the line tells which one it is.
+        # An insertion replaces no text, so the source line is part of its id.
         fields = identities.of(edit.rule, edit.kind, original, edit.text, about=original or source.line(edit.span[0]))
         if text in mutants:
             continue
@@ -112,7 +108,7 @@ def _of_module(path: str, module: Module, tree: Node) -> list[RegoMutant]:
 
 
 def manifest_mutants(suite: Suite) -> list[ManifestMutant]:
-    """Return the mutants of a suite's effective manifest, none twice."""
+    """Return the mutants of a suite's effective manifest, without duplicates."""
     manifest, file = suite.manifest, suite.files["manifest"][0]
     stated = read_document(file)
     governance = [read_document(other) for other in suite.files.get("governance", ())]
@@ -128,7 +124,7 @@ def manifest_mutants(suite: Suite) -> list[ManifestMutant]:
             mutated = made_of(manifest.version, {**manifest.tools, tool.name: weaker}, agents=agents)
             if mutated.digest == manifest.digest:
                 continue
-            # Without positions, which change with edits elsewhere.
+            # The id contains no positions, because edits elsewhere in the file change them.
             way = [step for step in path if isinstance(step, str)]
             original, changed = (_words(way[-1], each) for each in (at(entry, path), value))
             mutant = ManifestMutant(
@@ -164,13 +160,12 @@ def _words(name: str, value: Any) -> str:
 
 
 def _weakenings(entry: Mapping[str, Any]) -> Iterator[_Change]:
-    """Yield every weakening of an effective entry, given as JSON. A new kind has its lines here."""
     for kind, path, weaker in _WEAKER:
         if (stated := at(entry, path)) in weaker:
             yield kind, path, weaker[stated]
     for kind, path in _LISTS:
         yield from ((kind, (*path, index), GONE) for index in range(len(as_list(at(entry, path)))))
-    # Of one marking, dropping it has emptied the list.
+    # If there is only one marking, the mutants that drop a marking already empty the list.
     if len(as_list(entry["markings"])) > 1:
         yield "markings emptied", ("markings",), []
     if entry["purposes"] is not None:
@@ -179,10 +174,10 @@ def _weakenings(entry: Mapping[str, Any]) -> Iterator[_Change]:
     yield from _of_approval(entry["approval"], limited=bool(entry["limits"]))
     for field in ("resource", "context"):
         for key in as_dict(entry[field]):
-            # A resource without type and id is refused for what it is.
+            # A mutant without type and id of the resource is not made, because the loader rejects it.
             if field == "context" or key not in {"type", "id"}:
                 yield f"{field} field dropped", (field, key), GONE
-    # A call without an argument that names its sources is rejected, whether or not the schema requires the argument.
+    # An argument that names sources stays required: the contract requires it even if the schema does not.
     named = [("required", name) for name in entry["provenance"]["required"]]
     yield from (
         each for each in _loosened(entry["schema"], ("schema",)) if (each[1][1], at(entry, each[1])) not in named
@@ -190,7 +185,7 @@ def _weakenings(entry: Mapping[str, Any]) -> Iterator[_Change]:
 
 
 def _of_labels(entry: Mapping[str, Any], marked: Sequence[str]) -> Iterator[_Change]:
-    """Yield what is believed, admitted or let go in an entry whose labels are in use; `marked`: of any result."""
+    """Yield the weakenings of an entry's flow labels, if it has any. `marked` are the markings of all results."""
     flow, roles, result = (as_dict(entry[name]) for name in ("flow", "roles", "result"))
     if not flow:
         return
@@ -205,13 +200,13 @@ def _of_labels(entry: Mapping[str, Any], marked: Sequence[str]) -> Iterator[_Cha
         stated = {name: value for name, value in result.items() if value is not None}
         yield "party believed", ("result",), {**stated, "parties": others, "trusted": [*trusted, path]}
     for path in (*trusted, *parties):
-        # Named are the other fields of the record that the system writes.
+        # `names` may also list other fields of the record that the system writes.
         if path not in names and {*trusted} - {path}:
             yield "record named by more", ("result", "names"), [*names, path]
     yield from (("role dropped", ("roles", name), GONE) for name in roles)
     admits = as_list(entry["admits"])
     yield from (("marking admitted", ("admits",), [*admits, name]) for name in marked if sinks and name not in admits)
-    # Of a read only what is fetched, and what leaves by it, is asked about.
+    # For a tool that only reads, these rules apply only if its arguments send data out.
     for kind, path, weaker in _WEAKER_RULES if writes or sinks else ():
         if (old := at(entry, path)) in weaker:
             yield kind, path, weaker[old]
@@ -229,13 +224,13 @@ def _of_approval(approval: Mapping[str, Any], *, limited: bool) -> Iterator[_Cha
 
 
 def _loosened(schema: Mapping[str, Any], path: JsonPath) -> Iterator[_Change]:
-    """Yield each rule of a schema that can be taken away; the outermost is opened also where it says nothing."""
+    """Yield the removal of each restriction in a schema. By default, the top level forbids additional properties."""
     dropped: list[JsonPath] = [("required", index) for index in range(len(as_list(schema.get("required"))))]
     dropped += [(name,) for name in _BOUNDS if name in schema and (name, schema[name]) != ("type", "object")]
     yield from ((_LOOSENED, (*path, *steps), GONE) for steps in dropped)
     if schema.get(_CLOSED, len(path) > 1) is False:
         yield _LOOSENED, (*path, _CLOSED), True
-    # A shared type is no statement of the manifest's: it only refers to it.
+    # A shared type is not mutated, because the manifest only refers to it.
     inner = [((word, key), part) for word in ("properties", "$defs") for key, part in as_dict(schema.get(word)).items()]
     for steps, part in (*inner, (("items",), schema.get("items"))):
         if isinstance(part, dict) and not steps[-1].startswith(SHARED_PREFIX):
@@ -243,7 +238,7 @@ def _loosened(schema: Mapping[str, Any], path: JsonPath) -> Iterator[_Change]:
 
 
 def data_mutants(suite: Suite) -> list[DataMutant]:
-    """Return the mutants of a suite's data, at most `MOST`, evenly chosen."""
+    """Return the mutants of a suite's data. If there are more than `MOST`, an even selection is returned."""
     data, files = suite.data, suite.files.get("data", ())
     if not data or not files:
         return []
@@ -260,7 +255,7 @@ def data_mutants(suite: Suite) -> list[DataMutant]:
             DataMutant(
                 **identities.of(owner, kind, _flow(at(data, path)), "" if after is GONE else _flow(after)),
                 place=place_of_datum(documents, path),
-                # A part of the data that is small enough to read.
+                # Only the part of the data with the change is compared, so that the diff is short enough to read.
                 diff=difference(str(files[-1]), *(_block(at(whole, path[:2])) for whole in (data, changed))),
                 data=changed,
             )

@@ -1,4 +1,4 @@
-"""Mutants that a person has marked as equivalent: they change nothing that any scenario could notice."""
+"""Read the mutants that a person has marked as equivalent, which means that no scenario can detect them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from pdp.manifest.fields import Text
 from pdp.workbench.mutation.mutant import Fate, Judgement
 
 _NAME: Final = "mutants.yaml"
-_SHAPE: Final = "write `- {mutant: ID, reason: why nothing can notice it}`"
+_SHAPE: Final = "write `- {mutant: ID, reason: TEXT}`"
 Holds = Literal["always", "loader", "embedded"]
-"""Where a mutant is equivalent: by the Rego itself, by what loading or the build refuses, or on the embedded engine."""
+"""Why a mutant is equivalent: by the Rego alone, by checks of the loader or build, or only on the embedded engine."""
 
 
-class _Entry(BaseModel):
+class _MarkedMutant(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     mutant: Text
@@ -28,7 +28,7 @@ class _Entry(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """One entry: the mutant's id, why it is equivalent, and where that is written."""
+    """An entry of `mutants.yaml`: the mutant's id, the reason why it is equivalent, and the entry's location."""
 
     mutant: str
     reason: str
@@ -37,39 +37,37 @@ class Marked:
 
     @property
     def file(self) -> str:
-        """The file in which its mutant is made."""
+        """The name of the file that the mutant changes."""
         return self.mutant.partition(":")[0]
 
     def fault(self, message: str, hint: str) -> Fault:
-        """Return a fault at the entry's mutant."""
+        """Return a fault located at the mutant's id in the entry."""
         return self.document.fault((self.index, "mutant"), message, hint)
 
     def faults(self, judgement: Judgement) -> Iterator[Fault]:
-        """Yield what speaks against this entry: its mutant has to survive, and nothing may be decided differently."""
+        """Yield a fault if the mutant did not survive, or if it decides a recorded request unlike the original."""
         name = f"`{self.mutant}`"
         if judgement.fate is not Fate.SURVIVED:
-            fate = "killed by" if judgement.fate is Fate.KILLED else "no mutant:"
-            yield self.fault(f"{name} is not equivalent but {fate} {judgement.by}", "take this entry out")
+            fate = "killed by" if judgement.fate is Fate.KILLED else "invalid:"
+            yield self.fault(f"{name} is listed as equivalent, but was {fate} {judgement.by}", "remove this entry")
         elif judgement.unnoticed:
-            yield self.fault(f"{name} is not equivalent: {different(judgement.unnoticed)}", "expect what differs")
+            hint = "expect the difference in a scenario"
+            yield self.fault(f"{name} is not equivalent: {different(judgement.unnoticed)}", hint)
 
 
 def different(count: int) -> str:
-    """Say how many recorded requests a mutant decides differently."""
+    """Return text that says how many recorded requests a mutant decides differently."""
     return f"{count} recorded request{' is' if count == 1 else 's are'} decided differently"
 
 
 def beside(suites: Iterable[Path]) -> list[Path]:
-    """Return the `mutants.yaml` beside scenario files, each once."""
+    """Return every `mutants.yaml` that is in the same folder as one of the scenario files."""
     files = {file.parent.resolve() / _NAME: file.parent / _NAME for file in suites}
     return [file for file in files.values() if file.is_file()]
 
 
 def read_equivalents(files: Sequence[Path]) -> list[Marked]:
-    """Read the entries of files.
-
-    UsageError: a file cannot be read. FileFaultsError: a file is faulty; every fault of all of them.
-    """
+    """Return the entries of `mutants.yaml` files. Raises `FileFaultsError` with the faults of all files."""
     marked: dict[str, Marked] = {}
     faults: list[Fault] = []
     for file in files:
@@ -79,13 +77,13 @@ def read_equivalents(files: Sequence[Path]) -> list[Marked]:
             continue
         for index, value in enumerate(document.value):
             try:
-                stated = _Entry.model_validate(value)
+                stated = _MarkedMutant.model_validate(value)
             except ValidationError as error:
-                faults += faults_of(error, document, _Entry, base=(index,))
+                faults += faults_of(error, document, _MarkedMutant, base=(index,))
                 continue
             entry = Marked(stated.mutant, stated.reason, document, index)
             if entry.mutant in marked:
-                faults.append(entry.fault(f"`{entry.mutant}` stands twice", "take one of them out"))
+                faults.append(entry.fault(f"`{entry.mutant}` is listed twice", "remove one entry"))
             marked[entry.mutant] = entry
     if faults:
         raise FileFaultsError(faults)

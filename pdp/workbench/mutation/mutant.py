@@ -1,4 +1,4 @@
-"""One change that a scenario should notice, whatever it changes, and its fate."""
+"""A mutant, which is a change that a scenario should detect, and the result of testing it."""
 
 import hashlib
 from collections import Counter
@@ -18,15 +18,10 @@ _HASH: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """A change in one place.
+    """A policy, manifest or data with one change. `owner` is the changed rule, the tool, or the path in the data.
 
-    Attributes:
-        id: `FILE:OWNER:KIND:HASH`, stable against edits elsewhere: the hash covers the original and the changed text,
-            and which of several equal ones it is.
-        kind: what was done, such as `condition dropped`.
-        owner: the rule, the tool, or the way to the datum.
-        place: where it stands, in the author's file.
-        original, changed: the text in that place.
+    `id` is `FILE:OWNER:KIND:HASH`. It does not depend on line numbers: the hash covers the original and the changed
+    text, and a number that distinguishes equal changes.
     """
 
     id: str
@@ -40,7 +35,7 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegoMutant(Mutant):
-    """A changed module: its path in the bundle, its package (dotted, without `data`), and its whole text."""
+    """A changed Rego module: its path in the bundle, its package (with dots, without `data`), and its complete text."""
 
     module: str
     package: str
@@ -49,29 +44,29 @@ class RegoMutant(Mutant):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestMutant(Mutant):
-    """A changed effective manifest; `tool` is the only entry that differs, or None when it is not an entry."""
+    """A changed effective manifest. `tool` is the tool of the changed entry; None if no entry changed."""
 
     manifest: EffectiveManifest
     tool: str | None
 
     def applied(self, suite: Suite) -> Suite:
-        """Return the suite with this manifest."""
+        """Return the suite with the changed manifest."""
         return replace(suite, manifest=self.manifest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataMutant(Mutant):
-    """Changed data: the roots `directory` and `settings`, whole."""
+    """The complete data of a suite (`directory` and `settings`) with one change."""
 
     data: dict[str, Any]
 
     def applied(self, suite: Suite) -> Suite:
-        """Return the suite with this data."""
+        """Return the suite with the changed data."""
         return replace(suite, data=self.data)
 
 
 class Fate(StrEnum):
-    """What happened to a mutant."""
+    """The result of testing a mutant."""
 
     KILLED = "killed"
     SURVIVED = "survived"
@@ -81,12 +76,9 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProposedScenario:
-    """The result of a search for a difference.
+    """A scenario that kills a survivor, as a YAML list with one item, or a `note` that says why no scenario was found.
 
-    Attributes:
-        scenario: YAML, a list of one scenario; None when no call shows the difference.
-        note: what was searched in vain.
-        loosens: whether the mutant admits more than the original, in the call of the scenario.
+    `loosens` is True if the mutant admits more than the original in the call of the scenario.
     """
 
     scenario: str | None
@@ -97,13 +89,10 @@ class ProposedScenario:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One mutant's fate.
+    """The result of testing a mutant. If a scenario to kill it was searched, `proposal` is the result of the search.
 
-    Attributes:
-        by: of a killed one, the scenario that fails, as `FILE:LINE name`; of an invalid one, why; of an equivalent one,
-            the reason that was stated; else None.
-        unnoticed: of a survivor, how many recorded requests are decided differently, in what no expectation names.
-        proposal: of a survivor, the scenario that would kill it, or what was searched; None when nobody searched.
+    `by` is the failing scenario (`FILE:LINE name`), the error of an invalid mutant, or why the mutant is equivalent.
+    `unnoticed` counts the recorded requests that a survivor decides differently without making a scenario fail.
     """
 
     mutant: Mutant
@@ -114,14 +103,14 @@ class Judgement:
 
 
 class Identities:
-    """Gives each mutant of one file its identity; equal changes of one owner are counted in their order."""
+    """Creates the ids of the mutants of one file. Equal changes of a rule, tool or data path get different numbers."""
 
     def __init__(self, file: str) -> None:
         self._file = file
         self._seen: Counter[tuple[str, ...]] = Counter()
 
     def of(self, owner: str, kind: str, original: str, changed: str, *, about: str | None = None) -> dict[str, str]:
-        """Return these fields of a mutant with its identity; `about` tells it apart instead of the original text."""
+        """Return the id and other fields of a mutant. The id's hash covers `about`, or if None, the original text."""
         change = (owner, kind, " ".join((about or original).split()), " ".join(changed.split()))
         self._seen[change] += 1
         digest = hashlib.sha256("\0".join((*change, str(self._seen[change]))).encode()).hexdigest()
@@ -130,11 +119,11 @@ class Identities:
 
 
 def file_name(file: Path) -> str:
-    """Return a name for a file of the user's that is stable wherever the command is run: its folder's and its own."""
+    """Return `FOLDER/FILE`, a name of a file that does not depend on the working directory."""
     return f"{file.resolve().parent.name}/{file.name}"
 
 
 def difference(file: str, before: str, after: str) -> str:
-    """Return the change of a text as a unified diff, without a line feed at its end."""
+    """Return the difference of two texts as a unified diff, without a final newline."""
     lines = unified_diff(before.splitlines(), after.splitlines(), file, f"{file} (mutant)", n=_CONTEXT, lineterm="")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""A whole run: mutants of what suites state, each put to the test, and a scenario searched for each survivor."""
+"""Run mutation testing: create the mutants of suites, test each mutant, and search a scenario for each survivor."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -21,18 +21,15 @@ from pdp.workbench.mutation.trial import Recorded, judge_embedded, open_rego_tri
 from pdp.workbench.scenarios.files.suite import Suite, policy_modules
 
 MOST_SEARCHED: Final = 30
-"""For how many survivors a scenario is searched: where there are more, those will show what to do."""
+"""The maximum number of survivors for which a scenario is searched, because a search takes time."""
 
 
 @dataclass(slots=True)
 class MutationRun:
-    """What is known so far.
+    """The results of a mutation run so far: a judgement of each tested mutant by its id, and the `total` of mutants.
 
-    Attributes:
-        judgements: of the `total` of mutants, by id.
-        complete: whether every mutant was judged, and every survivor searched for.
-        notes: what was left out, and why.
-        faults: of entries that mark a mutant as equivalent which is not.
+    `complete` is set when all mutants were tested and the search for scenarios has ended. `notes` name parts that were
+    not tested. `faults` are about mutants that are marked as equivalent but are not.
     """
 
     total: int = 0
@@ -42,22 +39,22 @@ class MutationRun:
     faults: list[Fault] = field(default_factory=list)
 
     def count(self, fate: Fate) -> int:
-        """Return how many mutants have this fate."""
+        """Return the number of mutants with the given fate."""
         return len(self.of(fate))
 
     @property
     def score(self) -> float | None:
-        """Killed of killed and survived, in percent; None when there are neither."""
+        """The percentage of killed mutants among killed and surviving mutants; None if there are no such mutants."""
         killed, survived = self.count(Fate.KILLED), self.count(Fate.SURVIVED)
         return 100 * killed / (killed + survived) if killed + survived else None
 
     def of(self, fate: Fate) -> list[Judgement]:
-        """Return the judgements of one fate, in the order of their places."""
+        """Return the judgements of the mutants with the given fate, sorted by location."""
         judgements = [judgement for judgement in self.judgements.values() if judgement.fate is fate]
         return sorted(judgements, key=_place)
 
     def add(self, judgement: Judgement, entry: Marked | None) -> None:
-        """Add a judgement; `entry` is the one that marks its mutant as equivalent, if there is one."""
+        """Add a judgement. `entry` is the entry of `mutants.yaml` that marks the mutant as equivalent, if any."""
         if entry is not None:
             self.faults += entry.faults(judgement)
             if judgement.fate is Fate.SURVIVED:
@@ -65,10 +62,9 @@ class MutationRun:
         self.judgements[judgement.mutant.id] = judgement
 
     def as_json(self) -> dict[str, Any]:
-        """Return a run as plain JSON: counts, the score in percent (null: nothing was judged), and every survivor.
+        """Return the counts, the score in percent (null if no mutant counts), and every survivor as plain JSON.
 
-        `total` counts what was made, `invalid` of it what OPA refuses; `complete` is false when the run was
-        interrupted, and then killed, survived, equivalent and invalid do not come to `total`.
+        `invalid` counts mutants that cannot be loaded. After an interruption, `complete` is false.
         """
         return {
             **{fate.value: self.count(fate) for fate in Fate},
@@ -80,7 +76,7 @@ class MutationRun:
         }
 
     def summary(self) -> str:
-        """Return the counts on one line."""
+        """Return the counts and the score in one line of text."""
         counts = ", ".join(
             f"{self.count(fate)} {fate.value}" for fate in Fate if self.count(fate) or fate is Fate.KILLED
         )
@@ -91,17 +87,14 @@ class MutationRun:
 
 
 def report_lines(run: MutationRun) -> Iterator[str]:
-    """Yield the survivors as plain lines, by rule, tool or datum: first where one of them admits more, then the most.
-
-    A group has a headline and its survivors; an empty line ends it.
-    """
+    """Yield text about the survivors, grouped by rule, tool or data path. Groups that admit more come first."""
     groups: dict[tuple[str, str], list[Judgement]] = {}
     for survivor in run.of(Fate.SURVIVED):
         groups.setdefault((survivor.mutant.owner, survivor.mutant.place.file), []).append(survivor)
     dangers = {name: sum(map(_loosens, group)) for name, group in groups.items()}
     for name in sorted(groups, key=lambda name: (not dangers[name], -len(groups[name]))):
         (owner, file), group, loosening = name, groups[name], dangers[name]
-        admit = f", {loosening} of which {'admits' if loosening == 1 else 'admit'} more" if loosening else ""
+        admit = f", {loosening} of which {'loosens' if loosening == 1 else 'loosen'} the policy" if loosening else ""
         yield f"{owner} in {file}: {len(group)} {'survives' if len(group) == 1 else 'survive'}{admit}"
         for survivor in sorted(group, key=_loosens, reverse=True):
             yield from (f"  {line}".rstrip() for line in _survivor_lines(survivor))
@@ -114,12 +107,12 @@ def _loosens(survivor: Judgement) -> bool:
 
 def _survivor_lines(survivor: Judgement) -> Iterator[str]:
     mutant, proposal = survivor.mutant, survivor.proposal
-    more = ", and admits more" if _loosens(survivor) else ""
+    more = ", and loosens the policy" if _loosens(survivor) else ""
     yield f"{mutant.place.file}:{mutant.place.line}: {mutant.kind} in {mutant.owner} survives{more}"
     yield f"  {mutant.id}"
     yield from (f"    {line}" for line in mutant.diff.splitlines())
     if survivor.unnoticed:
-        yield f"  {different(survivor.unnoticed)}, and no expectation says so"
+        yield f"  {different(survivor.unnoticed)}, but no scenario expects it"
     if proposal is None:
         return
     yield f"  no scenario to propose: {proposal.note}" if proposal.scenario is None else f"  add to {proposal.file}:"
@@ -144,8 +137,6 @@ def _survivor(survivor: Judgement) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """A mutant with suites that share what it changes, and what judges it there."""
-
     mutant: RegoMutant | ManifestMutant | DataMutant
     suites: Sequence[Recorded]
     judge: Callable[[], Judgement]
@@ -165,23 +156,18 @@ def mutate(
     progress: Callable[[MutationRun], None] | None = None,
     modules: Container[str] | None = None,
 ) -> None:
-    """Break what the suites state, run them, and put the results into `run`, also when it is interrupted.
+    """Test mutants of the suites, and add the results to `run`. After an interruption, `run` has the results so far.
 
-    Without `opa` no Rego is broken; with `baseline` its Rego as well as the suites' own. `only`: a text that a mutant's
-    id or kind has to contain; `without`: one that its id must not contain. `sample`: how many mutants are judged at
-    most, the same ones for the same `seed`.
-    `modules`: paths of Rego modules: nothing but these is broken, and no scenario is searched for what survives.
-
-    Raises:
-        UsageError: a scenario fails without any change, or OPA cannot be run.
-        FileFaultsError: an entry of `marked` names no mutant.
-        BundleError, EngineError: an engine cannot be opened.
+    Without `opa`, Rego is not mutated. With `baseline`, the baseline's Rego is mutated as well as custom modules. The
+    id or kind of a mutant must contain `only`, and its id must not contain `without`. At most `sample` mutants are
+    tested; equal seeds select equal mutants. With `modules`, only these Rego modules are mutated, and no scenario is
+    searched. Scenarios that fail without a mutant are errors, and so are entries of `marked` that name no mutant.
     """
     recorded, ids = record(suites), set[str]()
     own = {path for suite in suites for path, module in policy_modules(suite).items() if module.custom}
     equivalent = {entry.mutant: entry for entry in marked}
 
-    def wanted(mutant: Mutant) -> bool:
+    def selected(mutant: Mutant) -> bool:
         ids.add(mutant.id)
         if modules is not None:
             return isinstance(mutant, RegoMutant) and mutant.module in modules
@@ -197,23 +183,23 @@ def mutate(
 
     with ExitStack() as stack:
         attempts: dict[str, list[_Attempt]] = {}
-        for attempt in _attempts(recorded, opa, stack, wanted):
+        for attempt in _attempts(recorded, opa, stack, selected):
             attempts.setdefault(attempt.mutant.id, []).append(attempt)
         run.notes += _left_out(marked, ids, opa)
-        # By a hash, so that mutants for OPA and for the embedded engine are mixed.
+        # The mutants are ordered by hash, so that mutants for OPA and for the embedded engine are mixed.
         mixed = sorted(attempts, key=lambda identity: sha256(f"{seed}\0{identity}".encode()).digest())
         if sample is not None and sample < len(mixed):
-            run.notes.append(f"{sample} of {len(mixed)} mutants, drawn by the seed {seed!r}")
+            run.notes.append(f"tested {sample} of {len(mixed)} mutants, drawn with the seed {seed!r}")
             mixed = mixed[:sample]
         run.total = len(mixed)
         _work([partial(_judged, attempts[identity]) for identity in mixed], add)
         if opa is not None and modules is None:
             survivors = run.of(Fate.SURVIVED)
-            # The user's own Rego first: that is what scenarios are written for.
+            # Mutants of custom Rego come first, because scenarios are written to test custom Rego.
             survivors.sort(key=lambda survivor: getattr(survivor.mutant, "module", None) not in own)
             if len(survivors) > MOST_SEARCHED:
                 run.notes.append(
-                    f"a scenario was searched for only for {MOST_SEARCHED} of {len(survivors)} survivors, "
+                    f"searched scenarios for {MOST_SEARCHED} of {len(survivors)} survivors only, "
                     "those in your own Rego first"
                 )
             searched = survivors[:MOST_SEARCHED]
@@ -222,43 +208,43 @@ def mutate(
 
 
 def _left_out(marked: Sequence[Marked], ids: AbstractSet[str], opa: Path | None) -> Iterator[str]:
-    """Check that the entries of files that are broken here name mutants, and say what is left out."""
+    """Yield notes on untested parts. Raises `FileFaultsError` if an entry about a tested file names no mutant."""
     if opa is None:
-        yield "without Open Policy Agent no Rego is broken and no scenario proposed: run pdp opa install"
+        yield "without Open Policy Agent, Rego is not mutated and no scenario is proposed; run: pdp opa install"
     files = {identity.partition(":")[0] for identity in ids}
-    sought = [entry for entry in marked if opa is not None or ".rego:" not in entry.mutant]
+    checked = [entry for entry in marked if opa is not None or ".rego:" not in entry.mutant]
     faults = [
-        entry.fault(f"no mutant `{entry.mutant}`", "its text has changed: look again, or take it out")
-        for entry in sought
+        entry.fault(f"no mutant `{entry.mutant}`", "its text has changed: update the id, or remove the entry")
+        for entry in checked
         if entry.file in files and entry.mutant not in ids
     ]
     if faults:
         raise FileFaultsError(faults)
-    elsewhere = sorted({entry.file for entry in sought} - files)
+    elsewhere = sorted({entry.file for entry in checked} - files)
     if elsewhere:
-        yield f"marked as equivalent in files that these scenarios do not state: {', '.join(elsewhere)}"
+        yield f"marked as equivalent in files that these scenarios do not use: {', '.join(elsewhere)}"
 
 
 def _attempts(
-    recorded: Sequence[Recorded], opa: Path | None, stack: ExitStack, wanted: Callable[[Mutant], bool]
+    recorded: Sequence[Recorded], opa: Path | None, stack: ExitStack, selected: Callable[[Mutant], bool]
 ) -> Iterator[_Attempt]:
     for group in _grouped(recorded, lambda ran: _deciding(ran.suite)):
         if opa is None:
             break
-        broken = [mutant for mutant in rego_mutants(opa, policy_modules(group[0].suite)) if wanted(mutant)]
+        broken = [mutant for mutant in rego_mutants(opa, policy_modules(group[0].suite)) if selected(mutant)]
         if broken:
             trial = stack.enter_context(open_rego_trial(opa, group))
             yield from (_Attempt(mutant, group, partial(trial.judge, mutant)) for mutant in broken)
-    # What a manifest or data breaks to is the same wherever suites state it: one identity for all their groups.
+    # A mutant of a manifest or of data has the same id in all groups of suites, so it is reported once.
     for group in _grouped(recorded, lambda ran: ran.suite.manifest.digest.encode() + _deciding(ran.suite)):
         mutants: list[ManifestMutant | DataMutant] = [*manifest_mutants(group[0].suite), *data_mutants(group[0].suite)]
         yield from (
-            _Attempt(mutant, group, partial(judge_embedded, group, mutant)) for mutant in mutants if wanted(mutant)
+            _Attempt(mutant, group, partial(judge_embedded, group, mutant)) for mutant in mutants if selected(mutant)
         )
 
 
 def _judged(attempts: Sequence[_Attempt]) -> Judgement:
-    """Judge a mutant by one group of suites after the other: it has survived when no group notices it."""
+    """Test a mutant with each group of suites in turn. The mutant survives if no group kills it."""
     unnoticed = 0
     for attempt in attempts:
         judgement = attempt.judge()
@@ -269,7 +255,6 @@ def _judged(attempts: Sequence[_Attempt]) -> Judgement:
 
 
 def _searched(survivor: Judgement, attempts: Sequence[_Attempt], opa: Path) -> Judgement:
-    """Search with one group of suites after the other, until there is a scenario to propose."""
     for attempt in attempts:
         proposal = propose_scenario(attempt.mutant, attempt.suites, opa)
         if proposal.scenario is not None:
@@ -283,7 +268,7 @@ def _deciding(suite: Suite) -> bytes:
 
 
 def _grouped(recorded: Iterable[Recorded], key: Callable[[Recorded], bytes]) -> list[list[Recorded]]:
-    """Suites with the same key; the largest group first: it is the likeliest to notice a mutant."""
+    """Return the suites grouped by key. The largest group comes first, as it is most likely to kill a mutant."""
     groups: dict[bytes, list[Recorded]] = {}
     for suite in recorded:
         groups.setdefault(key(suite), []).append(suite)
@@ -291,7 +276,7 @@ def _grouped(recorded: Iterable[Recorded], key: Callable[[Recorded], bytes]) -> 
 
 
 def _work(tasks: Sequence[Callable[[], Judgement]], add: Callable[[Judgement], None]) -> None:
-    """Do tasks, some at a time, and add their results in this thread; what is not begun is left on an error."""
+    """Run tasks in a thread pool, and add each result in this thread. After an error, waiting tasks are cancelled."""
     pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="pdp-mutate")
     try:
         for future in as_completed([pool.submit(task) for task in tasks]):

@@ -1,4 +1,4 @@
-"""The search for a scenario that would notice a survivor: among recorded requests, then among the diff's calls."""
+"""Search a scenario that kills a survivor: first among the recorded requests, then among generated calls."""
 
 import tempfile
 from collections.abc import Sequence
@@ -33,40 +33,38 @@ from pdp.workbench.scenarios.running.expectation import Happened, actual, has_fi
 from pdp.workbench.scenarios.running.scenario_run import replaced_texts
 
 _MOST: Final = 4000
-"""How many calls are generated at most; what a changed rule reads comes first."""
+"""The maximum number of generated calls. Calls that vary attributes of a changed rule come first."""
 
 _WIDTH: Final = 110
 _DECIDED: Final = Expect(verdict=None, codes=(), obligations=())
-"""What an expectation names of a decision."""
+"""An expectation with the fields of a decision that a proposed scenario expects."""
 
 
 def propose_scenario(
     mutant: RegoMutant | ManifestMutant | DataMutant, recorded: Sequence[Recorded], opa: Path
 ) -> ProposedScenario:
-    """Search for a request that a mutant decides differently, and write the scenario that expects today's decision.
-
-    The recorded ones come first, then those that the diff generates for tools of these manifests. `recorded` are suites
-    that share what it changes.
-    """
+    """Search a scenario that kills a mutant. `recorded` are suites with the policy, manifest or data to change."""
     pair = BundlePair.of(opa, *_bundles(mutant, recorded, opa))
     steps = (step for ran in recorded for result in ran.results for step in result.steps)
     answers = {answer.body: answer.decision.verdict for step in steps for answer in step.answers}
-    asked = {pair.manifests.requests(orjson.loads(body)): verdict for body, verdict in answers.items()}
-    known = [ComparedCall("", old, new) for old, new in asked]
-    allowed = [orjson.loads(new) for (_, new), verdict in asked.items() if verdict is Verdict.ALLOW]
-    # The generator's own engines have corpora and documents that no suite has: what is expected comes from others.
+    requests = {pair.manifests.requests(orjson.loads(body)): verdict for body, verdict in answers.items()}
+    known = [ComparedCall("", old, new) for old, new in requests]
+    allowed = [orjson.loads(new) for (_, new), verdict in requests.items() if verdict is Verdict.ALLOW]
+    # The generated calls are compared by engines with additional corpora and documents. The suites lack these, so other
+    # engines compute the expectation.
     generated = GeneratedCalls(pair)
     with generated.comparison, Comparison(*pair.bundles) as comparison:
         near = takewhile(lambda call: call.known_tool, generated.calls(_MOST, allowed=allowed, solved=False))
         with closing(comparison.differences(chain(known, near))) as differences:
             for difference in differences:
                 expect = _expectation(difference)
-                # A raw request states its run: what a label makes of one shows in steps that read first alone.
+                # A raw request contains the state of its run, so it cannot show a changed label; only a scenario with
+                # earlier reads can.
                 runs = (at(orjson.loads(body), FLOW) for body in (difference.call.old, difference.call.new))
                 if expect is not None and next(runs) == next(runs):
                     loosens = difference.change.direction is Direction.LOOSENS
                     return _for_request(mutant, orjson.loads(difference.call.old), expect, recorded, loosens=loosens)
-    note = f"no difference in the {len(known)} recorded requests and {generated.extent.requests} near ones"
+    note = f"no difference in {len(known)} recorded and {generated.extent.requests} generated requests"
     return ProposedScenario(None, None, note)
 
 
@@ -85,7 +83,7 @@ def _bundles(
 
 
 def _with_manifests(mutant: Mutant, suites: Sequence[Suite]) -> Bundle:
-    """The suites' bundle with their data and manifests; where an entry is changed, with that entry alone."""
+    """Return the suites' bundle with their data and manifests. If one entry is mutated, other entries are left out."""
     bundle = bundle_of(suites[0])
     documents = {suite.manifest.digest: suite.manifest.document for suite in suites}
     if isinstance(mutant, ManifestMutant) and mutant.tool is not None:
@@ -97,7 +95,7 @@ def _with_manifests(mutant: Mutant, suites: Sequence[Suite]) -> Bundle:
 
 
 def _expectation(difference: Difference) -> dict[str, Any] | None:
-    """What the original decides; None when only details differ that no expectation can name."""
+    """Return the original decision as an expectation; None if no expectation can show the difference."""
     before, after = (actual(_DECIDED, Happened(decision=decision)) for decision in (difference.old, difference.new))
     if before != after:
         return before
@@ -116,13 +114,13 @@ def _expectation(difference: Difference) -> dict[str, Any] | None:
 def _for_request(
     mutant: Mutant, request: Any, expect: dict[str, Any], recorded: Sequence[Recorded], *, loosens: bool
 ) -> ProposedScenario:
-    """Write a list of one scenario as YAML; the manifest's digest and version are left to the harness."""
+    """Return a scenario for a request, as a YAML list with one item. Digest and version are placeholders."""
     tool = tool_of(request)
     suite = next((ran.suite for ran in recorded if tool in ran.suite.manifest.tools), recorded[0].suite)
     names = {suite.manifest.digest: "$manifest_digest", suite.manifest.version: "$manifest_version"}
     scenario = {
         "name": f"kills {mutant.id}",
-        "why": f"{mutant.kind} in {mutant.owner} ({mutant.place.file}:{mutant.place.line}) must be noticed",
+        "why": f"detects {mutant.kind} in {mutant.owner} ({mutant.place.file}:{mutant.place.line})",
         "request": replaced_texts(request, names),
         "expect": expect,
     }
@@ -133,7 +131,7 @@ def _for_request(
 
 
 class _Plain(yaml.SafeDumper):
-    """YAML without aliases, which would hide what stands where."""
+    """A YAML dumper without aliases, because aliases are hard to read."""
 
     def ignore_aliases(self, _: Any) -> bool:
         return True

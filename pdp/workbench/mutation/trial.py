@@ -1,8 +1,8 @@
-"""Mutants put to the test: the scenarios that all pass, run again with each mutant.
+"""Test mutants: run the scenarios, which pass with the original policy, again with each mutant.
 
-The harness repeats a scenario to the byte. So where a mutant decides every recorded request as the original does, every
-scenario has the same result, and the mutant has survived. Where one is decided differently, the scenarios that ask it
-are run again with the mutant's answers, and only one that fails kills it.
+The harness repeats the requests of a scenario exactly. If a mutant decides every recorded request as the original does,
+every scenario has the same result, so the mutant survives. If the mutant decides a request differently, the scenarios
+with that request run again with the mutant's answers. A failing scenario kills the mutant.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from pdp.workbench.scenarios.running.runner import Runner
 
 _MOST_NAMED: Final = 5
 _FIRST: Final = 96
-# A batch asks for hundreds of answers, and OPA starts anew for it.
+# Requests are evaluated in batches of hundreds, because OPA is started for each batch.
 _ANSWERS_IN_TURN: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A suite whose scenarios all pass, their results in the order of the file, and the tools that each is about."""
+    """A suite whose scenarios all pass, their results in the order of the file, and the tools of each scenario."""
 
     suite: Suite
     results: tuple[ScenarioResult, ...]
@@ -45,12 +45,7 @@ class Recorded:
 
 
 def record(suites: Iterable[Suite]) -> list[Recorded]:
-    """Run every suite on the embedded engine.
-
-    Raises:
-        UsageError: a scenario fails: nothing could be said about what it notices; or an engine cannot be opened.
-        BundleError: a bundle cannot be used.
-    """
+    """Run every suite on the embedded engine. Raises `UsageError` if a scenario fails without a mutant."""
     recordings = []
     for suite in suites:
         with open_suite_engine(suite, "embedded") as engine:
@@ -61,7 +56,6 @@ def record(suites: Iterable[Suite]) -> list[Recorded]:
 
 
 def _tools(result: ScenarioResult) -> frozenset[str]:
-    """The tools that a scenario is about: proposed, named by a raw request, or decided on."""
     named = {step.tool for step in result.steps}
     named |= {evaluation.trace.tool_name for step in result.steps for evaluation in step.evaluations}
     return frozenset(tool for tool in (*named, *(tool_of(orjson.loads(body)) for body in _bodies(result))) if tool)
@@ -78,17 +72,12 @@ def _check_passed(results: Iterable[ScenarioResult], where: str = "") -> None:
     named = ", ".join(f"{result.place.file}:{result.place.line} `{result.name}`" for result in failed[:_MOST_NAMED])
     more = f" and {len(failed) - _MOST_NAMED} more" if len(failed) > _MOST_NAMED else ""
     count = "1 scenario fails" if len(failed) == 1 else f"{len(failed)} scenarios fail"
-    raise UsageError(
-        f"{count}{where} before anything is broken: {named}{more}", hint="mend them first; see: pdp test PATH"
-    )
+    raise UsageError(f"{count}{where} without any mutant: {named}{more}", hint="fix them first; run: pdp test PATH")
 
 
 @contextmanager
 def open_rego_trial(opa: Path, recorded: Sequence[Recorded]) -> Iterator[RegoTrial]:
-    """Stage the policies of suites for OPA, all with the same policies and data, and run their scenarios from there.
-
-    UsageError: a scenario fails when OPA decides from the sources; OPA cannot be run.
-    """
+    """Open OPA to test mutants of suites with equal policies and data, whose scenarios must pass when OPA decides."""
     suite = recorded[0].suite
     manifests = {ran.suite.manifest.digest: ran.suite.manifest.document for ran in recorded}
     data = merged_data(bundle_of(suite).data, manifests=manifests, data=suite.data)
@@ -98,39 +87,37 @@ def open_rego_trial(opa: Path, recorded: Sequence[Recorded]) -> Iterator[RegoTri
 
 
 class RegoTrial:
-    """The suites that share policies and data, ready for one mutant after the other. Safe to share between threads."""
+    """Tests mutants of Rego with suites that share policies and data. Several threads may use one trial."""
 
     def __init__(self, evaluator: Evaluator, recorded: Sequence[Recorded]) -> None:
         self._evaluator = evaluator
         self._engine = _TableEngine(evaluator)
         self._killers: defaultdict[str, Counter[int]] = defaultdict(Counter)
-        # An engine answers for one mutant at a time, and the harness takes the log for itself.
+        # Only one mutant is run at a time, because the scenario runner captures the global log.
         self._running = threading.Lock()
         seeds = [body for ran in recorded for result in ran.results for body in _bodies(result)]
         self._engine.answers = dict(evaluator.evaluate(seeds).answers)
         runners = [(Runner(ran.suite, self._engine), len(ran.results)) for ran in recorded]
         self._scenarios = [(runner, at) for runner, count in runners for at in range(count)]
-        # What is decided from the sources is what mutants change.
+        # Mutants change the policies' sources, so they are compared with decisions from the unchanged sources.
         results = [runner.run(at) for runner, at in self._scenarios]
         _check_passed(results, " when OPA decides from the policies' sources")
         self._bodies = list(map(_bodies, results))
-        # What was asked beyond the seeds is in the table by now.
+        # The table of answers now also contains the answers of the runs above.
         self._original = dict(self._engine.answers)
 
     def judge(self, mutant: RegoMutant) -> Judgement:
-        """Return a mutant's fate.
-
-        UsageError: OPA cannot be run. EngineTimeoutError: no answer in time, which says nothing of the mutant.
-        """
+        """Test a mutant, and return its judgement."""
         known: dict[bytes, bytes | None] = {}
         changed = {mutant.module: mutant.text}
         for chunk in self._chunks(mutant):
-            asked = [body for key in chunk for body in self._bodies[key] if body not in known]
+            bodies = [body for key in chunk for body in self._bodies[key] if body not in known]
             try:
-                known |= self._evaluator.evaluate(asked, changed=changed).answers
+                known |= self._evaluator.evaluate(bodies, changed=changed).answers
             except UsageError as error:
-                # The same program evaluated the original, so the mutant is what OPA cannot compile or finish.
-                if not error.message.startswith("OPA refuses"):
+                # The same OPA evaluated the unchanged policies, so the error means that the mutant does not compile or
+                # terminate.
+                if not error.message.startswith("OPA rejected"):
                     raise
                 return Judgement(mutant, Fate.INVALID, by=error.message.splitlines()[0])
             suspects = [key for key in chunk if any(self._differs(body, known) for body in self._bodies[key])]
@@ -144,7 +131,7 @@ class RegoTrial:
         return body not in known or known[body] != self._original[body]
 
     def _chunks(self, mutant: RegoMutant) -> list[list[int]]:
-        """The scenarios: first those that killed in this module before and some from everywhere, then all others."""
+        """Return two lists of scenarios: a sample with some that killed mutants of the module, and the rest."""
         order = [key for key, _ in self._killers[mutant.module].most_common()]
         keys = range(len(self._scenarios))
         step = max(1, len(keys) // _FIRST)
@@ -152,7 +139,7 @@ class RegoTrial:
         return [chunk for chunk in (order[:_FIRST], order[_FIRST:]) if chunk]
 
     def _failing(self, suspects: Sequence[int], mutant: RegoMutant, known: Mapping[bytes, bytes | None]) -> str | None:
-        """Run scenarios with the mutant's answers, and return the first that fails."""
+        """Run scenarios with the mutant's answers, and return the name of the first failing scenario, or None."""
         with self._running:
             self._engine.changed, self._engine.answers = {mutant.module: mutant.text}, dict(known)
             for key in suspects:
@@ -165,7 +152,7 @@ class RegoTrial:
 
 
 class _TableEngine(Engine):
-    """Answers from a table, and what is not in it by OPA. None in the table: the evaluation failed."""
+    """An engine with a table of answers, where None is a failed evaluation. OPA decides requests not in the table."""
 
     name = "embedded"
 
@@ -176,25 +163,23 @@ class _TableEngine(Engine):
         self._plans: dict[bytes, bytes | None] = {}
 
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
-        # Mutants are of what decides calls: a plan is decided as the original decides it.
+        # Plans are decided by the unchanged policies, because mutants only change decisions about calls.
         table, changed = (self._plans, {}) if document == PLAN else (self.answers, self.changed)
         if body not in table:
             rule = f"data.{document.replace('/', '.')}"
             table |= self._evaluator.evaluate([body], changed=changed, document=rule).answers
         answer = table[body]
         if answer is None:
-            raise AnswerInvalidError("the policy fails")
+            raise AnswerInvalidError("the policy failed")
         return answer
 
 
 def judge_embedded(recorded: Sequence[Recorded], mutant: ManifestMutant | DataMutant) -> Judgement:
-    """Return the fate of a mutant of the manifest or data that suites share, on the embedded engine.
+    """Test a mutant of a manifest or of data on the embedded engine, with suites that share the manifest or data.
 
-    The requests of a manifest's mutant carry another digest, so all are decided anew. Only scenarios about the changed
-    tool are run: the baseline reads no entry but that of the tool which is called. With policies of one's own, all are.
-    Of a mutant of data, the scenarios are run of which a recorded request is decided differently.
-
-    EngineTimeoutError: no answer in time, which says nothing of the mutant.
+    A mutant of a manifest changes the digest in every request, so no recorded decision can be reused. The baseline
+    reads only the called tool's entry, so only scenarios about the changed tool run, unless there are custom policies.
+    For a mutant of data, only scenarios run that have a recorded request which the mutant decides differently.
     """
     unnoticed = 0
     try:
@@ -218,22 +203,22 @@ def judge_embedded(recorded: Sequence[Recorded], mutant: ManifestMutant | DataMu
 
 
 def _about(mutant: ManifestMutant, ran: Recorded) -> list[int]:
-    """The scenarios that may notice a changed entry, those about its tool first."""
+    """Return scenarios that may detect a changed manifest entry. Scenarios that call the entry's tool come first."""
     every = mutant.tool is None or ran.suite.policies or ran.suite.bundle
     indices = [index for index, names in enumerate(ran.tools) if every or mutant.tool in names]
     return sorted(indices, key=lambda index: mutant.tool not in ran.tools[index])
 
 
 def _differing(result: ScenarioResult, engine: Engine) -> int:
-    """How many recorded requests and plans of a scenario an engine decides differently."""
-    asked = (
+    recorded = (
         (answer, document)
         for step in result.steps
         for answers, document in ((step.answers, DECISION), (step.plans, PLAN))
         for answer in answers
     )
     return sum(
-        change_of(answer.decision, engine.decide_body(answer.body, document)) is not None for answer, document in asked
+        change_of(answer.decision, engine.decide_body(answer.body, document)) is not None
+        for answer, document in recorded
     )
 
 

@@ -1,11 +1,11 @@
-"""Calls near a known call: one generator for mutation, the bundle diff, and scenarios that are proposed.
+"""Generate calls that differ little from a known call, for mutation, the bundle diff and proposed scenarios.
 
-values: what stands at a path of a JSON value, and the value with something else there.
-vocabulary: what policies name of a request, and the constants beside it; of two policies, what only one has first.
-variants: requests near a request, with one change and then two, in a fixed order; who approves, and who acts.
-runs: what the run of a call may have seen, and what another manifest makes of the same run.
-conditions: what rules ask for, all of it at once, and the requests that meet or nearly meet it.
-bases: for each tool a call that has all it needs, to begin from.
-entries: entries that no manifest has.
-proposals: arguments from a tool's schema.
+values: read and edit JSON values by path.
+vocabulary: the request attributes and constants in policies; attributes in differing rules come first.
+variants: requests with one change and with two changes, in a fixed order; changes of approvals and agents.
+runs: changes of the data flow in a request, and the same flow with the labels of another manifest.
+conditions: the conditions of rules, and requests that meet all conditions, or all but one.
+bases: a complete call for each tool, to which changes are applied.
+entries: manifest entries of synthetic tools.
+proposals: example arguments from a tool's schema.
 """

@@ -1,6 +1,6 @@
-"""Calls to vary: for each entry of a manifest one that has all it needs, made from the entry and the policies.
+"""Build a complete call for each tool of a manifest, to which changes are applied later.
 
-In a call that is denied for five reasons, a sixth shows nothing: variants begin at a call that is ALLOW.
+Changes are applied to an allowed call, because a change that adds a reason to a denied call does not show its effect.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from pdp.workbench.neighbours.variants import Change, changes
 from pdp.workbench.neighbours.vocabulary import Vocabulary
 
 LIMIT: Final = 100
-"""What the caller may do of whatever is limited; the call stays below it."""
+"""The caller's limit for every kind of limit. The amounts in the call stay below it."""
 
 _CALL: Final = "sha256:made-up"
 _ARGUMENTS: Final = ("context", "arguments")
@@ -30,13 +30,10 @@ _STEPS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class CalledTool:
-    """A tool to call.
+    """A tool to call, with the digest and version of the manifest that requests name.
 
-    Attributes:
-        digest, version: of the manifest that requests name.
-        stated: its entry in effect, or those of two manifests to compare, the newer last; plain JSON.
-        declared: the whole entry, with schema and mapping, where it is known.
-        agents: those that the manifest pins, the agents of this tool first; empty when it pins none.
+    `stated` has the tool's entry, or its entries in two compared manifests, the newer entry last. `declared` is the
+    complete entry, if known. `agents` are the agents that the manifest pins; agents that may call this tool come first.
     """
 
     name: str
@@ -47,18 +44,18 @@ class CalledTool:
     agents: tuple[str, ...] = ()
 
     def names(self, field: str) -> list[str]:
-        """Return the strings of a list in the entries."""
+        """Return the strings in a list field of the tool's entries."""
         return list(dict.fromkeys(name for entry in self.stated for name in texts(entry.get(field))))
 
     def limits(self, field: str) -> list[tuple[str, str]]:
-        """Return the limits that state a field, and what they state there, of all entries."""
+        """Return pairs of a limit's name and the value of its `field`, from all entries of the tool."""
         limits = (as_dict(limit) for entry in self.stated for limit in as_list(entry.get("limits")))
         named = dict.fromkeys((limit.get("limit"), limit.get(field)) for limit in limits)
         return [(limit, name) for limit, name in named if isinstance(limit, str) and isinstance(name, str)]
 
 
 def called_tools(manifest: Mapping[str, Any], digest: str) -> list[CalledTool]:
-    """Return the tools of an effective manifest, given as its document."""
+    """Return the tools in the document of an effective manifest."""
     version, pins = str(manifest.get("manifest_version", "")), as_dict(manifest.get("agents"))
     return [
         CalledTool(name, digest, version, (entry,), None, pinned_agents(pins, name))
@@ -68,16 +65,16 @@ def called_tools(manifest: Mapping[str, Any], digest: str) -> list[CalledTool]:
 
 
 def pinned_agents(pins: Mapping[str, Any], tool: str) -> tuple[str, ...]:
-    """Return the agents that a manifest pins, those of this tool first."""
+    """Return the agents that a manifest pins; agents that may call this tool come first."""
     return tuple(sorted(pins, key=lambda agent: (tool not in as_dict(pins[agent]), agent)))
 
 
 def complete_call(
     tool: CalledTool, vocabulary: Vocabulary, clearances: Sequence[str], directory: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a call by somebody who holds every scope, clearance, limit and entitlement, with a key.
+    """Return a call with an idempotency key, and with each argument that the policies read.
 
-    It has each argument that the policies of `vocabulary` read.
+    The subject of the call has every scope, clearance, limit and entitlement.
     """
     limits, sums = tool.limits("argument"), dict.fromkeys(limit for limit, _ in tool.limits("per"))
     corpora, documents = (list(as_dict(directory.get(name))) for name in ("corpora", "documents"))
@@ -85,7 +82,7 @@ def complete_call(
     sources = [name for entry in tool.stated for name in texts(as_dict(entry.get("provenance")).get("required"))]
     arguments |= sourced_arguments(tool.declared.schema_ if tool.declared else {}, sources)
     arguments |= {argument: LIMIT // 2 for _, argument in limits}
-    # A purpose that all entries admit, if there is one.
+    # The purpose that most manifest entries allow is used.
     admitting = Counter(name for entry in tool.stated for name in texts(entry.get("purposes")))
     purpose = max(admitting, key=admitting.__getitem__, default="made.purpose")
     taken = {"used": 0, "amount": LIMIT // 2, "total": LIMIT // 2, "window_ends": "2026-01-02T00:00:00Z"}
@@ -117,9 +114,9 @@ def complete_call(
 
 
 def approved_call(request: dict[str, Any], tool: CalledTool) -> dict[str, Any]:
-    """Return a call with an approval that every entry of the tool takes: enough people, each with every role, just now.
+    """Return the call with a new approval that satisfies each entry of the tool: enough people with every role.
 
-    Where people may approve what their own agents ask, the subject has as well, and an agent makes the call.
+    If the subject may approve calls of an agent, an agent makes the call, and the subject approves as well.
     """
     stated = [as_dict(entry.get("approval")) for entry in tool.stated]
     quorum = max((approval["quorum"] for approval in stated if type(approval.get("quorum")) is int), default=1)
@@ -140,7 +137,7 @@ def allowed_call(
     denials: Callable[[Any], AbstractSet[str]],
     directory: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return a call of `complete_call` with what rules beside the entry ask for, one attribute after the other.
+    """Change attributes of a call one at a time until no rule denies it, if possible, and return the call.
 
     `denials` returns the codes for which a request is denied.
     """
@@ -156,7 +153,7 @@ def allowed_call(
         change, other, codes = step
         before += [(path, at(request, path)) for path, _ in change.edits]
         request = other
-    # What turns out not to be needed is taken back.
+    # A change is reverted if the request without the change gets no further denial.
     for edit in before:
         other = edited(request, edit)
         if denials(other) <= codes:
@@ -165,10 +162,7 @@ def allowed_call(
 
 
 def _likeliest(request: Any, tried: Iterable[Change], before: Iterable[Edit]) -> list[Change]:
-    """The changes to try: what the call did not have at first before all else, and first values before second ones.
-
-    Another action is another call. Only an argument may have to be absent: all else of the call is needed.
-    """
+    """Return the changes to try, likely changes first. Only arguments may be removed, as all other parts are needed."""
     given = {path for path, _ in before}
 
     def order(change: Change) -> tuple[bool, int]:
@@ -194,6 +188,6 @@ def _resource(tool: CalledTool) -> dict[str, Any]:
 
 
 def tool_of(request: Any) -> str | None:
-    """Return the tool that a request names, of whatever shape the request is."""
+    """Return the name of the tool in a request, or None. The request may have any structure."""
     tool = at(request, ("action", "properties", "tool"))
     return tool if isinstance(tool, str) else None

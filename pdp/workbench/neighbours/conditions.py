@@ -1,7 +1,7 @@
-"""What rules ask for, all of it at once: conditions that OPA's partial evaluation leaves, and requests that meet them.
+"""Extract the conditions of rules with OPA's partial evaluation, and edit requests so that they meet the conditions.
 
-OPA puts in what helpers, functions and data say, and works out constants that are put together from parts. What is left
-are alternatives, each a list of conditions about the request alone.
+OPA replaces helpers, functions, data and computed constants by their values. The result is a list of alternatives; each
+alternative is a list of conditions on the request alone.
 """
 
 import json
@@ -22,44 +22,44 @@ _Edits = tuple[Edit, ...]
 _OpenSteps = dict[str, int | str]
 
 Alternative = tuple["Node", ...]
-"""Conditions that hold together, as expressions of OPA's syntax tree."""
+"""Conditions on a request that make a rule true together, as expressions of OPA's syntax tree."""
 
 FOREIGN: Final = "somebody.else"
-"""A text that no policy knows."""
+"""A text that no policy contains."""
 
 _PROBE: Final = "pdp_probe"
 _TIMEOUT: Final = 10.0
 _UNKNOWN: Final = ("input", "data.manifests", "data.directory")
 _MADE: Final = re.compile(r"__(?:local|not)[0-9_]+__[0-9]*")
-"""Names of variables and rules that OPA makes up."""
+"""Matches the names of variables and rules that OPA generates."""
 
 _MEMBER: Final = "internal.member_2"
 _TURNED: Final = {"gt": "lt", "gte": "lte", "lt": "gt", "lte": "gte"}
 _MEETS: Final = {"gt": 1, "lt": -0.01}
-"""How far a number is from another one that it is more or less than."""
+"""By operator, the number to add to a constant so that the result meets the comparison."""
 
 _STEPS: Final = (0, 0.01, -0.01, 1, -1)
 
 
 def alternatives(opa: Path, policy: Policy, texts: Mapping[str, str], modules: Iterable[str]) -> dict[str, Alternative]:
-    """Return what the rules of some `modules` ask for, by a form in which names do not count; `texts` are of all.
+    """Return the alternatives (lists of conditions) of the rules in `modules`, each once. `texts` has all modules.
 
-    What OPA cannot evaluate in part is left out: it has to be shown by other calls.
+    Rules that OPA cannot evaluate partially are left out. Only other generated calls can show the effect of such rules.
     """
-    asked: dict[str, Alternative] = {}
+    found: dict[str, Alternative] = {}
     for path in modules:
         rules = list(dict.fromkeys(_questions(policy.trees[path])))
-        # What fails for one rule fails for all of a run.
+        # If partial evaluation fails for all rules together, each rule is tried separately.
         for some in (rules, *([rule] for rule in rules)):
-            left = _left(opa, policy, texts, some)
-            asked |= {_form(sorted(body, key=_form)): body for body in left or ()}
-            if left is not None:
+            remaining = _remaining(opa, policy, texts, some)
+            found |= {_form(sorted(body, key=_form)): body for body in remaining or ()}
+            if remaining is not None:
                 break
-    return asked
+    return found
 
 
 def _questions(tree: Node) -> Iterator[str]:
-    """Rego that holds where a rule of a module does, for each that is no function."""
+    """Yield a query for each rule of a module; functions and defaults are left out."""
     package = "".join(f"[{json.dumps(step)}]" for step in package_of(tree).split("."))
     for rule in tree.get("rules") or ():
         head = rule["head"]
@@ -68,17 +68,17 @@ def _questions(tree: Node) -> Iterator[str]:
             yield f"q if some _ in {term}" if "key" in head else f"q if {term}"
 
 
-def _left(opa: Path, policy: Policy, texts: Mapping[str, str], rules: Sequence[str]) -> list[Alternative] | None:
-    """What is left of rules when all but the request and the manifests is put in; None where that fails."""
+def _remaining(opa: Path, policy: Policy, texts: Mapping[str, str], rules: Sequence[str]) -> list[Alternative] | None:
+    """Return the conditions on the request that OPA's partial evaluation of rules leaves; None after an error."""
     modules = {**texts, f"{_PROBE}.rego": "\n".join((f"package {_PROBE}", *rules))}
     unknown = [part for name in _UNKNOWN for part in ("--unknowns", name)]
     with Evaluator(opa, modules, policy.data, timeout=_TIMEOUT if len(rules) > 1 else _TIMEOUT / 4) as evaluator:
         try:
-            left = evaluator.query(f"data.{_PROBE}.q", b"{}", "--partial", *unknown).get("partial") or {}
+            partial = evaluator.query(f"data.{_PROBE}.q", b"{}", "--partial", *unknown).get("partial") or {}
         except (UsageError, EngineError):
             return None
-    bodies = [*(left.get("queries") or ())]
-    bodies += [rule["body"] for module in left.get("support") or () for rule in module.get("rules") or ()]
+    bodies = [*(partial.get("queries") or ())]
+    bodies += [rule["body"] for module in partial.get("support") or () for rule in module.get("rules") or ()]
     mark_negations(bodies)
     return [
         tuple({key: part for key, part in condition.items() if key != "index"} for condition in body) for body in bodies
@@ -90,9 +90,9 @@ def _form(conditions: Node | list[Node]) -> str:
 
 
 def meeting(request: Any, conditions: Alternative) -> Iterator[tuple[bool, _Edits]]:
-    """Yield edits of a request, and whether all conditions hold afterwards: all but one do, or one is nearly met.
+    """Yield edits of a request, each with True if the result meets all conditions, False if one condition is not met.
 
-    Nothing, where another tool than the request's would have to be called.
+    Nothing is yielded if the conditions require another tool than the request's tool.
     """
     wholes: list[_Edits] = []
     for last in (False, True):
@@ -109,7 +109,7 @@ def meeting(request: Any, conditions: Alternative) -> Iterator[tuple[bool, _Edit
 
 
 def _choices(request: Any, conditions: Alternative, *, last: bool) -> list[list[_Edits]]:
-    """What to write for each condition, first so that it holds; of two attributes alike, the value of the last."""
+    """Return the edits to try for each condition. With `last`, two compared attributes get the value of the second."""
     steps: _OpenSteps = {}
     met, choices = request, []
     for condition in conditions:
@@ -126,19 +126,18 @@ def _choices(request: Any, conditions: Alternative, *, last: bool) -> list[list[
 
 
 def _candidates(request: Any, condition: Node, steps: _OpenSteps, *, last: bool) -> Iterator[_Edits]:
-    """Yield what to write so that a condition holds, and then what is near that; nothing where it is not understood.
+    """Yield edits that meet a condition, then edits that nearly meet it. Unknown kinds of conditions get no edits.
 
-    Functions are not turned round: a part of the request has the constant that stands beside it, or the value of the
-    other part. Where that is not enough, another call has to show what the condition does.
+    Functions are not inverted: an attribute gets the constant in the condition, or the value of the other attribute.
     """
     terms = _terms(condition)
     name = operator(terms) if terms else ""
     sides = [_parts(request, term, steps) for term in terms[1:]]
     places = [path for paths, _ in sides for path in paths]
-    # What stands alone on a side first: of `x % 100 == 37` the 37.
+    # A constant that is a whole side of a comparison is tried first, such as 37 in `x % 100 == 37`.
     constants = [constant for _, ground in sorted(sides, key=lambda side: bool(side[0])) for constant in ground]
     if len(places) > 1:
-        ends = [(*path, len(held)) if isinstance(held := at(request, path), list) else path for path in places[:2]]
+        ends = [(*path, len(items)) if isinstance(items := at(request, path), list) else path for path in places[:2]]
         known = [value for value in (at(request, path) for path in ends) if value is not GONE]
         yield tuple((path, (known or [FOREIGN])[-last]) for path in ends)
     elif places and constants:
@@ -168,7 +167,7 @@ def _terms(condition: Node) -> list[Node]:
 
 
 def _near(relation: str, value: Any) -> list[Any]:
-    """A value that is in this relation to another one, and then those near it."""
+    """Return a value for which the comparison with `value` is true, followed by other values near `value`."""
     if is_number(value):
         steps = dict.fromkeys((_MEETS.get(relation, 0), *_STEPS))
         return [*(_whole(value + step) for step in steps), _whole(value / 2), GONE]
@@ -182,7 +181,7 @@ def _whole(value: float) -> float:
 
 
 def _path(request: Any, term: Node, steps: _OpenSteps) -> JsonPath:
-    """The part of a request that a term names; a step that is open is one element more than there is."""
+    """Return the path of the request attribute that a term names. A variable key stands for a new element."""
     value = term.get("value")
     if term.get("type") == "call" and value and operator(value) == "object.get":
         key = _ground(value[2])
@@ -204,7 +203,7 @@ def _path(request: Any, term: Node, steps: _OpenSteps) -> JsonPath:
 
 
 def _ground(term: Node) -> Any:
-    """The value of a term that has no variable; `GONE` of any other."""
+    """Return the value of a constant term; `GONE` for a term with variables."""
     kind, value = term.get("type"), term.get("value")
     if kind in ("string", "number", "boolean", "null"):
         return value

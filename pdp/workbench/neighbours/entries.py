@@ -1,4 +1,4 @@
-"""Entries that no manifest has, to try policies where no tool goes."""
+"""Synthetic tools: manifest entries with combinations of fields that the tools of a project may not have."""
 
 from typing import Any, Final
 
@@ -6,7 +6,7 @@ from pdp.json import canonical, digest
 from pdp.manifest.fields import PATTERN_EFFECTS, SUBJECT, EffectClass, Pattern, RiskTier
 
 MADE_UP: Final = "made."
-"""What names of nobody and nothing begin with."""
+"""The prefix of all synthetic names and ids."""
 
 _MARKING: Final = "made.marking"
 _OTHER_MARKING: Final = "made.other-marking"
@@ -25,7 +25,7 @@ DIRECTORY: Final[dict[str, Any]] = {
     },
     "entitlements": {"made.entitled": {"corpora": [CORPUS], "documents": ["made.restricted"]}},
 }
-"""Corpora and documents for the made-up entries, beside those that there are."""
+"""Corpora and documents for the synthetic tools, in addition to those of the bundle."""
 
 _ENTRY: Final[dict[str, Any]] = {
     "scopes": ["made.read", "made.write"], "markings": [_MARKING, _OTHER_MARKING], "purposes": ["made.purpose"],
@@ -41,7 +41,7 @@ _BY_ONE: Final = {**_ENTRY["approval"], "quorum": 1, "unless_within_limits": Fal
 _PLAIN: Final[dict[str, Any]] = {
     "purposes": None, "limits": [], "provenance": {"required": []}, "approval": _BY_ONE, "release": None,
 }  # fmt: skip
-"""What an entry states that demands little beside its scopes; None: not stated."""
+"""The fields of an entry that requires only scopes and idempotency; None removes a field."""
 
 _LABELLED: Final[dict[str, Any]] = {
     **_PLAIN, "risk_tier": RiskTier.LOW, "effect_class": EffectClass.STAGE, "admits": [_MARKING],
@@ -63,8 +63,8 @@ _OTHERS: Final[dict[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def made_up() -> dict[str, dict[str, Any]]:
-    """Return manifests that nobody wrote, as documents by their digest: every effect class, tier and pattern; pins."""
+def synthetic_manifests() -> dict[str, dict[str, Any]]:
+    """Return the documents of synthetic manifests by digest. Their tools have every effect class, tier and pattern."""
     tools: dict[str, dict[str, Any]] = {}
 
     def add(name: str, **fields: Any) -> None:

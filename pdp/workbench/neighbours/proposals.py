@@ -1,7 +1,4 @@
-"""Arguments from a tool's schema.
-
-They are a start for a scenario: valid in form where that is easy, without meaning.
-"""
+"""Generate example arguments from a tool's schema, to start a scenario. Complex schemas may reject the example."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -14,7 +11,7 @@ _DEEPEST: Final = 8
 _MOST_ITEMS: Final = 8
 _LONGEST: Final = 64
 _ORDER: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
-"""Which of several types an example has."""
+"""The types of a schema in the order in which an example prefers them."""
 
 _FORMATS: Final = {
     "date": "2026-01-01",
@@ -30,15 +27,12 @@ _FORMATS: Final = {
 
 
 def example_arguments(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments for a schema of draft 2020-12: what it requires, from examples, defaults, enums and bounds.
-
-    Whether they are valid is for whoever fills them in: patterns and conditions are not looked at.
-    """
+    """Return examples of the arguments that a draft 2020-12 schema requires. Patterns and conditions are ignored."""
     return as_dict(_example(walk(schema), "", 0))
 
 
 def sourced_arguments(schema: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-    """Return arguments for a schema as `example_arguments` does, each of `sources` naming something."""
+    """Return example arguments in which each argument in `sources` names a source."""
     arguments = example_arguments({**schema, "required": [*schema.get("required", ()), *sources]})
     return arguments | {name: ["source-1"] for name in sources if not names_source(arguments.get(name))}
 
@@ -54,7 +48,7 @@ def _example(node: SchemaNode, name: str, depth: int) -> Any:
     defaults = [part["default"] for part in written if "default" in part]
     if defaults and all("const" not in part for part in written):
         return defaults[0]
-    # Null is an example only where nothing else is.
+    # An example is null only if the schema allows nothing else.
     forms = sorted(node.alternatives, key=lambda form: form.kinds == frozenset(("null",)))
     return _of_form(forms[0], name, depth) if forms else f"<{name}>"
 
@@ -65,7 +59,7 @@ def _of_form(form: Alternative, name: str, depth: int) -> Any:
     types = form.types if form.types is not None else frozenset(("object",) if form.properties else ("string",))
     kind = next((kind for kind in _ORDER if kind in types), "string")
     if kind == "object":
-        # In the order of the text, not of the set.
+        # Arguments are listed in the order of the schema, because a set has no fixed order.
         named = [key for key in form.properties if key in form.required]
         members = {key: _example(form.properties[key], key, depth + 1) for key in named}
         return members | {key: f"<{key}>" for key in sorted(form.required - set(named))}

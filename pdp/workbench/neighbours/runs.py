@@ -1,7 +1,7 @@
-"""What the run of a call may have seen: `context.flow` in many forms, and what another manifest makes of the same run.
+"""Change the data flow in a request (`context.flow`), and relabel the flow for another manifest.
 
-Labels of a result show in the calls that come after it. So a made-up value may be of a field of a tool's result: it has
-the label that the manifest at hand gives that field.
+The labels of a tool's result affect later calls. So a synthetic value may refer to a field of a tool's result, and gets
+the label that a manifest gives this field.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,13 +17,13 @@ _LISTS: Final = (("created", "created"), ("parties", "party"), ("trusted", "trus
 _READS: Final = ("pure", "read-internal", "read-external")
 
 Read = tuple[str, str]
-"""A tool, and a field of its result."""
+"""The name of a tool, and the path of a field in the tool's result."""
 
 
 def made_run(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return a run that has read a stranger's text, and in which the user has named all arguments of a call.
+    """Return the flow of a run that has read untrusted text, and in which the user has named all arguments of the call.
 
-    `entries` are those of the tool in the manifests that are compared; None: none of them needs a run.
+    Return None if `entries`, the tool's entries in the compared manifests, have no labels.
     """
     if not any("flow" in entry for entry in entries):
         return None
@@ -39,7 +39,7 @@ def made_run(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def reads_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Read]:
-    """Yield the fields of results that two manifests, given as their documents, may label otherwise."""
+    """Yield the result fields that may have different labels in the documents of two manifests."""
     before, after = as_dict(old.get("tools")), as_dict(new.get("tools"))
     for tool in sorted(before.keys() & after.keys()):
         labels = [as_dict(as_dict(tools[tool]).get("result")) for tools in (before, after)]
@@ -49,7 +49,7 @@ def reads_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Re
 
 
 def run_changes(request: Any, reads: Sequence[Read]) -> Iterator[tuple[Edit, ...]]:
-    """Yield other runs of a call that has one; `reads`: fields of which a made-up value may come."""
+    """Yield changes of the flow in a request, if it has one. Synthetic values refer to the result fields in `reads`."""
     flow = as_dict(at(request, FLOW))
     arguments = [argument for argument in as_list(flow.get("arguments")) if isinstance(argument, dict)]
 
@@ -80,7 +80,7 @@ def run_changes(request: Any, reads: Sequence[Read]) -> Iterator[tuple[Edit, ...
 
 
 def run_under(request: Any, manifest: Mapping[str, Any]) -> Any:
-    """Return a request with its run as an enforcement point with this manifest, its document, would tell it."""
+    """Return a request with the flow that an enforcement point with this manifest document would send."""
     entry = as_dict(at(manifest, ("tools", at(request, ("action", "properties", "tool")))))
     flow = at(request, FLOW)
     if not entry or not isinstance(flow, dict):
@@ -115,7 +115,7 @@ def _labelled(argument: dict[str, Any], manifest: Mapping[str, Any]) -> dict[str
         label for name, label in lists if any(f"{field}/".startswith(f"{path}/") for path in texts(result.get(name)))
     )
     label = next(labels, "trusted" if is_read and result.get("integrity") == "trusted" else "untrusted")
-    # The user has named the record, where it has a name.
+    # If the record has a name, the generated run assumes that the user named the record.
     return {**argument, "sources": ["named" if result.get("names") and label in ("trusted", "created") else label]}
 
 

@@ -1,26 +1,26 @@
-"""JSON values: what stands at a path, and the same value with something else there."""
+"""Read and edit JSON values by path."""
 
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Final, TypeGuard
 
 JsonPath = tuple[str | int, ...]
-"""Keys and positions, the outermost first."""
+"""The keys and indices that lead to a value, starting at the outermost."""
 
 ANY: Final = "[]"
-"""A step of a path that stands for each element of a list, or each value of an object."""
+"""A key in a path that matches each element of a list and each value of an object."""
 
 GONE: Final = object()
-"""Stands for a value that is taken away."""
+"""Stands for a missing value, or for the removal of a value."""
 
 Edit = tuple[JsonPath, Any]
-"""A path, and what stands there afterwards."""
+"""The path of a value to replace, and the new value."""
 
 _DEEPEST: Final = 7
 
 
 def at(value: Any, path: JsonPath) -> Any:
-    """Return what stands at `path`, or `GONE`."""
+    """Return the value at `path`, or `GONE` if there is no value."""
     for step in path:
         try:
             value = value[step]
@@ -30,17 +30,14 @@ def at(value: Any, path: JsonPath) -> Any:
 
 
 def edited(value: Any, *edits: Edit) -> Any:
-    """Return the value with edits applied in their order; nothing changes in place.
-
-    Objects on the way are made, and the position behind the last of a list is one element more.
-    """
+    """Return a copy of a value with edits applied in order. Missing objects are created; lists can grow by an item."""
     for path, new in edits:
         value = _put(value, path, new)
     return value
 
 
 def paths(value: Any, path: JsonPath = ()) -> Iterator[JsonPath]:
-    """Yield the paths of all that stands in a value, the outer first; of a list only elements that hold more."""
+    """Yield the paths of all values inside a value, outer paths first. Scalar values in lists are left out."""
     if path:
         yield path
     if len(path) >= _DEEPEST:
@@ -52,7 +49,7 @@ def paths(value: Any, path: JsonPath = ()) -> Iterator[JsonPath]:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield every key and every value that holds no others."""
+    """Yield all object keys and all scalar values inside a value."""
     if not isinstance(value, dict | list):
         yield value
         return
@@ -61,22 +58,22 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether a value is a JSON number; booleans are not numbers."""
+    """Return whether a value is a JSON number; booleans are not numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def as_dict(value: Any) -> dict[str, Any]:
-    """Return an object as it is, and anything else as an empty one."""
+    """Return the value if it is an object, otherwise an empty object."""
     return value if isinstance(value, dict) else {}
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return a list as it is, and anything else as an empty one."""
+    """Return the value if it is a list, otherwise an empty list."""
     return value if isinstance(value, list) else []
 
 
 def texts(value: Any) -> list[str]:
-    """Return the strings of a list; of anything else none."""
+    """Return the strings of a list; an empty list for any other value."""
     return [item for item in as_list(value) if isinstance(item, str)]
 
 

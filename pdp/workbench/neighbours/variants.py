@@ -1,7 +1,7 @@
-"""Requests near a request: one change, then two at once, in the same order in every run.
+"""Generate requests that differ from a request in one change, or in two changes, in a fixed order.
 
-What a changed rule reads comes first, and within each attribute the values that are likeliest to show a difference. A
-dimension is what a change is about: an attribute, the approval, the agents. Two changes are never of one dimension.
+Attributes that a changed rule reads come first, and for each attribute the values most likely to show a difference.
+The dimension of a change is what it changes: an attribute, the approval, the agents, the resource or the data flow.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ _ACT: Final = (*_PROPERTIES, "act")
 _ISSUER: Final = (*_PROPERTIES, "iss")
 _APPROVAL: Final = ("context", "approval")
 _KEYED: Final = (("action",), ("action", "properties"), ("subject",), ("resource",), ("context",))
-"""Objects of which every key is an attribute."""
+"""Objects in a request; each of their keys is an attribute."""
 
 _STRINGS: Final = 16
 _NUMBERS: Final = 12
@@ -32,7 +32,7 @@ _ELEMENTS: Final = 8
 _PAIRED: Final = 5
 _PAIRED_CHANGED: Final = 24
 _STEP: Final = 0.001
-"""Finer than a cent: a tolerance of less would not matter."""
+"""A tolerance smaller than a cent, below which differences of amounts do not matter."""
 
 _LARGEST: Final = 2**53 - 1
 _ONE: Final = "https://one.example"
@@ -47,14 +47,10 @@ _Edits = tuple[Edit, ...]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of a request.
+    """A change of a request. `dimension` names what is changed, such as the attribute `context.purpose`.
 
-    Attributes:
-        dimension: what it is about, such as `context.purpose`.
-        place: its position in its dimension: the likeliest to show something are first.
-        rank: 0 if a rule reads this that only one of two policies has; see `Attribute`.
-        paired: whether it is tried together with others.
-        new: whether the value is a constant that only one of two policies has.
+    `place` is the position in the dimension, where likely differences are first. `rank` is the rank of the `Attribute`.
+    A `paired` change is combined with other changes. If `new`, the value is a constant of only one of two policies.
     """
 
     dimension: str
@@ -68,11 +64,10 @@ class Change:
 def changes(
     request: Any, vocabulary: Vocabulary, directory: Mapping[str, Any] | None = None, reads: Sequence[Read] = ()
 ) -> list[Change]:
-    """Return single changes: of each dimension in turn, those of rank 0 before all others.
+    """Return single changes of a request, one of each dimension in turn, sorted by the `rank` of the attribute.
 
-    Best of a request that is ALLOW: in what is denied anyway, little shows. `directory`: corpora, documents and
-    entitlements, to be the resource of a call. `reads`: fields of results, labelled otherwise, of which its arguments
-    may be.
+    `directory` has the corpora, documents and entitlements to use as resources. `reads` are result fields whose labels
+    differ between two manifests, to use as sources of arguments.
     """
     dimensions: dict[int, list[list[Change]]] = {0: [], 1: [], 2: []}
     for path in _paths(request, vocabulary):
@@ -106,10 +101,9 @@ def changes(
 
 
 def pairs(singles: Sequence[Change]) -> Iterator[tuple[Change, Change]]:
-    """Yield pairs of changes that are not about the same.
+    """Yield pairs of changes with different dimensions.
 
-    First of new constants in what a rule reads that only one policy has, with all else; then of what else is new or
-    what else such a rule reads, then all others.
+    Pairs of new constants in attributes of changed rules come first, then pairs with one such constant or attribute.
     """
     kinds: tuple[list[Change], ...] = ([], [], [])
     for change in singles:
@@ -128,7 +122,7 @@ def pairs(singles: Sequence[Change]) -> Iterator[tuple[Change, Change]]:
 
 
 def _apart(change: Change, other: Change) -> bool:
-    """Whether two changes are about different things, and neither undoes the other."""
+    """Return whether two changes have different dimensions, and neither overwrites a value of the other."""
     return change.dimension != other.dimension and not any(
         path[: len(below)] == below or below[: len(path)] == path
         for path, _ in change.edits
@@ -137,7 +131,7 @@ def _apart(change: Change, other: Change) -> bool:
 
 
 def _paths(request: Any, vocabulary: Vocabulary) -> Iterator[JsonPath]:
-    """What rules name of a request, and then what else it has; what a run has seen is changed as a whole."""
+    """Yield the attributes that rules name, then all other attributes of the request, except those in its data flow."""
     seen: set[JsonPath] = {_DIGEST, *_KEYED}
     others = (path for path in paths(request) if path[:2] != FLOW)
     for path in (*vocabulary.paths, *others):
@@ -155,7 +149,6 @@ def _distinct(values: Iterable[Any], current: Any) -> Iterator[Any]:
 
 
 def _values(request: Any, current: Any, path: JsonPath, attribute: Attribute, words: Vocabulary) -> Iterator[Any]:
-    """What to try in place of a value, the likeliest to matter first."""
     fresh = [text for text in attribute.strings if text in words.new]
     strings = list(dict.fromkeys((*fresh, *attribute.strings, *words.strings)))[: max(_STRINGS, len(fresh))]
     numbers = list(dict.fromkeys((*attribute.numbers[:_NUMBERS], *_limits(request), *words.numbers[:_NUMBERS])))
@@ -197,13 +190,13 @@ def _values(request: Any, current: Any, path: JsonPath, attribute: Attribute, wo
 
 
 def _is_new(value: Any, words: Vocabulary) -> bool:
-    """Whether a value is a new constant; of a list, its last element."""
+    """Return whether a value, or the last element of a list, is a constant that only one of two policies has."""
     value = value[-1] if isinstance(value, list) and value else value
     return (isinstance(value, str) or is_number(value)) and value in words.new
 
 
 def _lists(current: list[Any], fresh: Sequence[str], strings: Sequence[str]) -> Iterator[Any]:
-    """One element more, less, twice, or of another type, or beside what it is."""
+    """Yield variants of a list with an element added, removed, repeated or replaced, then values of other types."""
     yield from ([*current, word] for word in fresh)
     yield []
     yield from (current[:index] + current[index + 1 :] for index in range(min(len(current), _ELEMENTS)))
@@ -217,7 +210,7 @@ def _lists(current: list[Any], fresh: Sequence[str], strings: Sequence[str]) -> 
 
 
 def _near_texts(text: str) -> Iterator[str]:
-    """What is taken for a text where only its begin, a part, its letters or its words are compared."""
+    """Yield texts that equal `text` if a policy compares only a prefix or a part, or ignores case or spaces."""
     if text:
         yield from (f"{text}x", f"x{text}", f"x{text}x", text.swapcase(), f"{text} ", f" {text}", text[:-1])
     head, dot, tail = text.rpartition(".")
@@ -226,7 +219,7 @@ def _near_texts(text: str) -> Iterator[str]:
 
 
 def _beside(numbers: Iterable[float]) -> Iterator[float]:
-    """Each number, what is just above and below, and what is a step of it away."""
+    """Yield each number, numbers just below and above it, and numbers that differ from it by 1 or 0.5."""
     for number in numbers:
         for by in (0, _STEP, -_STEP, 1, -1, 0.5):
             value = round(number + by, 6)
@@ -239,7 +232,6 @@ def _limits(request: Any) -> list[float]:
 
 
 def _others(request: Any, current: Any) -> Iterator[str]:
-    """The texts of other attributes: two may have to be the same, or must not be."""
     values = chain(as_dict(at(request, _ARGUMENTS)).values(), (at(request, path) for path in paths(request)))
     yield from islice((text for text in dict.fromkeys(filter(_is_text, values)) if text != current), _ELEMENTS)
 
@@ -249,7 +241,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _equal(request: Any) -> Iterator[Change]:
-    """Attributes that have the same text, changed together so that they stay equal."""
+    """Yield changes that give all attributes with the same text the same new value, so that all stay equal."""
     same: dict[str, list[JsonPath]] = {}
     for path in paths(request):
         value = at(request, path)
@@ -262,7 +254,7 @@ def _equal(request: Any) -> Iterator[Change]:
 
 
 def _approval_changes(request: Any) -> Iterator[_Edits]:
-    """Yield changes of the approval that a request has: by others or by too few, or too old."""
+    """Yield changes of a request's approval: other approvers, too few approvers, or another age."""
     approval = at(request, _APPROVAL)
     if not isinstance(approval, dict) or not isinstance(approval.get("grants"), list):
         return
@@ -274,13 +266,13 @@ def _approval_changes(request: Any) -> Iterator[_Edits]:
         yield ((_APPROVAL, {**approval, "age_seconds": age}),)
     subject = at(request, ("subject", "id"))
     if grants and isinstance(subject, str):
-        # A namesake of the subject at another issuer.
+        # The approver has the same `sub` as the subject, but another issuer.
         named = {**approval, "grants": [{**grants[0], "sub": subject, "iss": _OTHER}, *grants[1:]]}
         yield (_APPROVAL, named), (_ISSUER, _ONE)
 
 
 def _people(request: Any, grants: list[Any]) -> Iterator[list[Any]]:
-    """Grants that count for nobody, or for one person twice: people are told apart by issuer and name."""
+    """Yield lists of grants that must not count: of the wrong person, or of one person (issuer and name) twice."""
     people = (("subject", "id"), ("context", "agent"), (*_ACT, "sub"))
     names = [name for name in (*(at(request, path) for path in people), _SOMEBODY) if isinstance(name, str)]
     for index, grant in enumerate(grants):
@@ -295,34 +287,37 @@ def _people(request: Any, grants: list[Any]) -> Iterator[list[Any]]:
 
 
 def _agent_changes(request: Any) -> Iterator[_Edits]:
-    """Yield chains of one to five agents that hold what the subject holds, and what one of them lacks."""
+    """Yield chains of one to five agents with the subject's rights, and chains in which one agent lacks a right."""
     if not isinstance(at(request, _PROPERTIES), dict):
         return
     agent = _acting_agent(request)
-    name, held = agent["sub"], {key: value for key, value in agent.items() if key != "sub"}
+    name, permissions = agent["sub"], {key: value for key, value in agent.items() if key != "sub"}
     chain: Any = None
     for depth in range(1, _LONGEST + 1):
-        chain = {"sub": name if depth == 1 else f"agent:{depth}", **held, **({} if chain is None else {"act": chain})}
+        chain = {
+            "sub": name if depth == 1 else f"agent:{depth}",
+            **permissions,
+            **({} if chain is None else {"act": chain}),
+        }
         yield ((_ACT, chain),)
         deepest = ("act",) * (depth - 1)
         for right in _HELD:
-            for value in ([], *_near_held(held.get(right)), {}, None, GONE):
+            for value in ([], *_near_held(permissions.get(right)), {}, None, GONE):
                 for whose in dict.fromkeys((deepest, ())):
                     yield ((_ACT, edited(chain, ((*whose, right), value))),)
-    yield ((_ACT, {"sub": "", **held}),)
+    yield ((_ACT, {"sub": "", **permissions}),)
 
 
 def _acting_agent(request: Any) -> dict[str, Any]:
-    """Return an agent that acts for the subject and holds what the subject holds."""
     properties, purpose = as_dict(at(request, _PROPERTIES)), at(request, ("context", "purpose"))
     agent = at(request, ("context", "agent"))
-    held: dict[str, Any] = {name: properties[name] for name in _HELD if name in properties}
+    permissions: dict[str, Any] = {name: properties[name] for name in _HELD if name in properties}
     purposes = {"purposes": [purpose]} if isinstance(purpose, str) else {}
-    return {"sub": agent if isinstance(agent, str) else "agent:acting", **held, **purposes}
+    return {"sub": agent if isinstance(agent, str) else "agent:acting", **permissions, **purposes}
 
 
 def _near_held(value: Any) -> Iterator[Any]:
-    """What an agent nearly holds: a longer name, another case, a limit of 1."""
+    """Yield rights that nearly equal `value`: a longer, shorter or differently cased name, or a limit of 1."""
     if isinstance(value, list) and value and isinstance(value[0], str):
         yield from ([other, *value[1:]] for other in (f"{value[0]}x", value[0].swapcase(), value[0][:-1]))
     elif isinstance(value, dict) and value:
@@ -330,7 +325,7 @@ def _near_held(value: Any) -> Iterator[Any]:
 
 
 def _resources(directory: Mapping[str, Any]) -> Iterator[_Edits]:
-    """Every corpus and document of the directory as the resource, and one of each kind that is not in it."""
+    """Yield changes of the resource to each corpus and document of the directory, and to unknown ones."""
     for kind, root in (("corpus", "corpora"), ("document", "documents")):
         for name in (*islice(as_dict(directory.get(root)), _ELEMENTS), f"{kind}.nowhere"):
             yield ((("resource",), {"type": kind, "id": name, "properties": {}}),)
@@ -339,15 +334,18 @@ def _resources(directory: Mapping[str, Any]) -> Iterator[_Edits]:
 
 
 def _with_consequences(request: Any, path: JsonPath, value: Any) -> tuple[Edit, ...]:
-    """A change with what goes with it, so that nothing else denies it: clearances for markings, an agent's rights."""
+    """Return a change with the changes that it needs: clearances for markings, or an agent for an agent's rights."""
     if path[: len(_ACT)] == _ACT and len(path) > len(_ACT) and at(request, _ACT) is GONE:
         return (_ACT, _acting_agent(request)), (path, value)
     if path == _MARKINGS and isinstance(value, list):
-        held = texts(at(request, _CLEARANCES))
-        return (path, value), (_CLEARANCES, [*held, *(marking for marking in texts(value) if marking not in held)])
+        clearances = texts(at(request, _CLEARANCES))
+        return (path, value), (
+            _CLEARANCES,
+            [*clearances, *(marking for marking in texts(value) if marking not in clearances)],
+        )
     return ((path, value),)
 
 
 def dotted(path: JsonPath) -> str:
-    """Return the name of an attribute."""
+    """Return the path of an attribute as a name with dots."""
     return ".".join(map(str, path))

@@ -1,9 +1,8 @@
-"""What policies name of a request, and the constants that stand beside it, from OPA's syntax trees.
+"""Collect the request attributes that policies name, and constants to try for them, from OPA's syntax trees.
 
-The parts of a request are known: those of a call that has all it needs, and what a rule names behind `input`, an import
-or a variable of it. How a value gets from there to a comparison is not followed: whatever part of a request has a name
-that a rule names may be meant. Given the rules in which two policies differ, what these name comes first: that is where
-decisions may differ.
+An attribute is a part of a complete call, or a reference in a rule through `input`, an import or a variable. How a rule
+uses a value is not analysed, so each constant is tried for every attribute that the rule names. If two policies differ,
+the attributes in differing rules come first, because decisions may differ there.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from pdp.workbench.neighbours.values import ANY, JsonPath, is_number, leaves
 
 Constant = str | float
 Name = tuple[str | int, ...] | str
-"""A part of a request by its path, or by its last step alone; `ANY` is a step that is open."""
+"""An attribute of a request: its path, or only the last key of its path. `ANY` in a path matches every key."""
 
 _WITHOUT_CONSTANTS: Final = frozenset(("location", "annotations", "index", "ref"))
 
 
 class Policy(NamedTuple):
-    """Syntax trees of modules by their path in the bundle, and the roots of the data that they read."""
+    """The syntax trees of a policy's modules by path in the bundle, and the data that they read by root."""
 
     trees: Mapping[str, Node]
     data: Mapping[str, Any]
@@ -33,24 +32,23 @@ class Policy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule or an import: the path of its module, and its tree."""
+    """The syntax tree of a rule or an import, and the path of its module."""
 
     module: str
     node: Node
 
 
 Differing = tuple["Sequence[Rule]", "Sequence[Rule]"]
-"""Of one name the rules that only the one policy has, and those that only the other has."""
+"""The rules of one name that only the first policy has, and those that only the second policy has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """What is known of a part of a request.
+    """The constants to try as values of a request attribute.
 
-    Attributes:
-        strings, numbers: constants to try there: new ones, those of the rules that name it, of their modules, and of
-            the data that these read.
-        rank: 0 if a rule that only one policy has names it; 1 if a rule of a module that is near one does; else 2.
+    Constants of only one policy come first, then the constants in rules that name the attribute, in the rules'
+    modules, and in data that the modules read. `rank` is 0 if a differing rule names the attribute, 1 if a rule in a
+    module near a change names the attribute, otherwise 2.
     """
 
     strings: tuple[str, ...] = ()
@@ -60,10 +58,10 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What rules name, and all constants, new ones first.
+    """The attributes that rules name, and all constants, starting with those in `new`.
 
-    `new` are the constants that only one policy has, or has in a rule that differs; `near` the modules that differ or
-    read data that do, that use one of these, or that one of these uses.
+    `new` has the constants that only one policy or a differing rule has. `near` has the modules that differ or read
+    changed data, the modules that use such a module, and the modules that it uses.
     """
 
     named: Mapping[Name, Attribute] = field(default_factory=dict)
@@ -74,12 +72,12 @@ class Vocabulary:
 
     @property
     def paths(self) -> list[JsonPath]:
-        """The parts of a request that rules name without an open step, the most interesting first."""
+        """The attributes that rules name with a complete path. Attributes of changed rules (rank 0) come first."""
         whole = (name for name in self.named if isinstance(name, tuple) and ANY not in name)
         return sorted(whole, key=lambda path: self.named[path].rank)
 
     def attribute(self, path: JsonPath) -> Attribute:
-        """Return what is known of a part of a request: by its path, with open steps as well, and by its last name."""
+        """Return the constants to try for a path: the constants of attributes whose path or last key matches it."""
         last = next((step for step in reversed(path) if isinstance(step, str)), "")
         elements = tuple(ANY if isinstance(step, int) else step for step in path)
         names: tuple[Name, ...] = (path, elements, (*path[:-1], ANY), last)
@@ -91,14 +89,8 @@ class Vocabulary:
         )
 
 
-class _Module(NamedTuple):
-    """A module.
-
-    Attributes:
-        known: the names that stand for the request or a part of it.
-        uses: the data that it asks for, rules among them, by their dotted paths.
-        constants: its own; data: those of the data that no rule makes.
-    """
+class _ParsedModule(NamedTuple):
+    """A module. `known` maps imports to paths in the request; `uses` are the data and rules that the module reads."""
 
     path: str
     package: str
@@ -108,13 +100,12 @@ class _Module(NamedTuple):
     constants: list[Constant]
     data: list[Constant]
 
-    def asks(self, other: _Module) -> bool:
-        """Whether it uses another one."""
+    def reads(self, other: _ParsedModule) -> bool:
         return any(f"{use}.".startswith(f"{other.package}.") for use in self.uses)
 
 
 def vocabulary(*policies: Policy, differing: Iterable[Differing] = ()) -> Vocabulary:
-    """Return what one or two policies name and compare with; `differing` are the rules in which they differ."""
+    """Return the attributes and constants of one or two policies. `differing` are the rules in which they differ."""
     modules = [_module(path, tree, policy.data) for policy in policies for path, tree in policy.trees.items()]
     differing = list(differing)
     rules = [rule for sides in differing for side in sides for rule in side]
@@ -122,11 +113,11 @@ def vocabulary(*policies: Policy, differing: Iterable[Differing] = ()) -> Vocabu
     roots = {root for data in every for root in data for other in every if data[root] != other.get(root)}
     changed = {rule.module for rule in rules}
     changed |= {module.path for module in modules if any(use.split(".")[0] in roots for use in module.uses)}
-    some = [module for module in modules if module.path in changed]
-    near = changed | {module.path for module in modules for one in some if module.asks(one) or one.asks(module)}
+    core = [module for module in modules if module.path in changed]
+    near = changed | {module.path for module in modules for other in core if module.reads(other) or other.reads(module)}
     new = _new_constants(policies, differing)
     ranks: dict[Name, int] = {}
-    # Of its rules, of their modules, and of the data that those read.
+    # Constants come from three sources: the rule, its module, and data that the module reads.
     constants: dict[Name, list[dict[Constant, None]]] = defaultdict(lambda: [{}, {}, {}])
     differ = {id(rule.node) for rule in rules}
     for module in modules:
@@ -146,27 +137,27 @@ def vocabulary(*policies: Policy, differing: Iterable[Differing] = ()) -> Vocabu
     )
 
 
-def _module(path: str, tree: Node, data: Mapping[str, Any]) -> _Module:
+def _module(path: str, tree: Node, data: Mapping[str, Any]) -> _ParsedModule:
     rules = tree.get("rules") or []
     imports = imports_of(tree)
     known: dict[str, JsonPath] = {"input": ()}
     known |= {name: _steps(parts) for name, parts in imports.items() if parts[0]["value"] == "input"}
     references = [*(node["value"] for node in nodes(rules) if node.get("type") == "ref"), *imports.values()]
     uses = {".".join(map(str, _steps(parts))) for parts in references if parts[0].get("value") == "data"}
-    # All modules read the manifests.
+    # Manifests are left out, because all modules read them.
     roots = data.keys() & {use.split(".")[0] for use in uses} - {"manifests"}
     read = _plain([data[root] for root in sorted(roots)])
-    return _Module(path, package_of(tree), rules, known, uses, list(_constants(rules)), list(read))
+    return _ParsedModule(path, package_of(tree), rules, known, uses, list(_constants(rules)), list(read))
 
 
 def _named(rule: Node, known: Mapping[str, JsonPath]) -> Iterator[Name]:
-    """Yield what a rule names: parts of the request behind names that are `known`, and of anything else each step."""
+    """Yield the attributes that a rule names: paths after a `known` name, and single keys of other references."""
     known = dict(known)
     for node in nodes(rule):
         terms = node.get("terms")
         if isinstance(terms, list) and operator(terms) == "assign" and terms[1].get("type") == "var":
-            held = _path(terms[2], known)
-            known |= {} if held is None else {terms[1]["value"]: held}
+            base = _path(terms[2], known)
+            known |= {} if base is None else {terms[1]["value"]: base}
         path = _path(node, known)
         if path:
             yield path
@@ -177,7 +168,6 @@ def _named(rule: Node, known: Mapping[str, JsonPath]) -> Iterator[Name]:
 
 
 def _path(term: Node, known: Mapping[str, JsonPath]) -> JsonPath | None:
-    """The part of a request that a term names; None where it names none."""
     value: Any = term.get("value")
     match term.get("type"):
         case "var":
@@ -188,8 +178,8 @@ def _path(term: Node, known: Mapping[str, JsonPath]) -> JsonPath | None:
             holder, steps = value[1], _keys(value[2])
         case _:
             return None
-    held = _path(holder, known)
-    return None if held is None else (*held, *steps)
+    base = _path(holder, known)
+    return None if base is None else (*base, *steps)
 
 
 def _steps(reference: Sequence[Node]) -> JsonPath:
@@ -197,7 +187,6 @@ def _steps(reference: Sequence[Node]) -> JsonPath:
 
 
 def _keys(key: Node) -> JsonPath:
-    """The steps of `object.get`: its key, or a list of them."""
     return tuple(map(_step, key["value"] if key.get("type") == "array" else [key]))
 
 
@@ -207,7 +196,7 @@ def _step(part: Node) -> str | int:
 
 
 def _constants(tree: Any) -> Iterator[Constant]:
-    """Yield the constants of a tree: not names of attributes, nor what a reason says for explanation."""
+    """Yield the constants in a syntax tree, without names of attributes and without the details of reasons."""
     parts = tree if isinstance(tree, list) else []
     if isinstance(tree, dict):
         parts = [inner for key, inner in tree.items() if key not in _WITHOUT_CONSTANTS]
@@ -226,7 +215,7 @@ def _plain(value: Any) -> Iterator[Constant]:
 
 
 def _new_constants(policies: Sequence[Policy], differing: Iterable[Differing]) -> list[Constant]:
-    """The constants that only one policy has, then those that the rules of a name have more often in one of them."""
+    """Return constants that only one policy has, then constants that differing rules of one policy use more often."""
     rules = [[tree.get("rules") for tree in policy.trees.values()] for policy in policies]
     sides = [{*_constants(every), *_plain(policy.data)} for every, policy in zip(rules, policies, strict=True)]
     own = sides[0] ^ sides[-1]

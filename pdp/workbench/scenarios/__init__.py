@@ -1,10 +1,10 @@
-"""Scenarios: what a policy is expected to decide, and what it decides.
+"""Scenarios: calls, and the decisions that the policy is expected to make on them.
 
-files             a folder: scenario files read and checked
-running           a folder: scenarios run on an engine, each step held against its expectation
-reports           a folder: a run as text, JSON, JUnit's XML and a page
-results           a run as plain records, which reports, coverage and mutation read
-draft             a project drafted for a manifest that exists
-pytest_plugin     the settings of the pytest plugin; nothing else until one is stated
-pytest_scenarios  the pytest plugin: scenarios as items, and fixtures
+files             a folder: read and check scenario files
+running           a folder: run scenarios on an engine, and compare each step with its expectation
+reports           a folder: report a run as text, JSON, JUnit XML and HTML
+results           the results of a run, which reports, coverage and mutation use
+draft             draft a project for an existing manifest
+pytest_plugin     the settings of the pytest plugin, which is active only if one of them is set
+pytest_scenarios  the pytest plugin: scenarios as tests, and fixtures
 """

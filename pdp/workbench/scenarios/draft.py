@@ -1,7 +1,7 @@
-"""A project drafted for a manifest that exists: governance, a session, and scenarios that say what decides today.
+"""Draft a project for an existing manifest: governance, a session, and scenarios that expect today's decisions.
 
-Strict, and for somebody to review: each tool has a scope of its own, and what may need a person asks for a role that
-nobody has yet.
+The draft is strict, so a person has to review it: each tool gets its own scope, and calls that may need approval name
+an approver role that no person has yet.
 """
 
 import json
@@ -25,22 +25,20 @@ from pdp.workbench.neighbours.proposals import sourced_arguments
 from pdp.workbench.scenarios.files.suite import laid_over
 
 LIMIT: Final = 100
-"""What the session's subject may do of whatever is limited."""
+"""The limit that the session has for every kind of limit."""
 
 
 def drafted_project(manifest: Path, named: str, governance_file: Path | None = None) -> dict[str, str]:
-    """Return the files of a project for the manifest in a file, by their names; the project calls it `named`.
+    """Return the files of a drafted project by file name. The project file names the manifest as `named`.
 
-    The drafted governance keeps the actions that `governance_file` states.
+    The drafted governance keeps the rules of `governance_file` for the actions of the manifest's tools.
     """
     declared, _ = load_both(manifest, governance_file, programs=False)
     if not declared.tools:
-        raise UsageError(f"{manifest}: no tool to decide about", hint="declare one")
+        raise UsageError(f"{manifest}: declares no tools", hint="add a tool")
     given = {} if governance_file is None else read_document(governance_file).value.get("actions", {})
-    stated = {
-        tool.action: rules for tool in declared.tools if (rules := {**_rules(tool), **given.get(tool.action, {})})
-    }
-    governance = _yaml({"actions": stated}, "Drafted: review each line. Who may call what, and who approves it")
+    extra = {tool.action: rules for tool in declared.tools if (rules := {**_rules(tool), **given.get(tool.action, {})})}
+    governance = _yaml({"actions": extra}, "Drafted: review each line. Who may call each tool, and who approves it")
     effective = load_effective(manifest, "governance.yaml", governance_text=governance.encode())
     session = _session(effective)
     scenarios = list(_scenarios(effective, session))
@@ -49,19 +47,18 @@ def drafted_project(manifest: Path, named: str, governance_file: Path | None = N
         "governance.yaml": governance,
         PROJECT_FILE: _yaml(
             {**files, "scenarios": ["scenarios.yaml"], "session": "session.yaml"},
-            "What every `pdp` command in this folder works with; an option wins",
+            "The settings of every `pdp` command in this folder; an option overrides them",
         ),
         "proposal.json": json.dumps(scenarios[0]["propose"], indent=2) + "\n",
         "scenarios.yaml": _yaml(
             {**files, "session": session, "scenarios": scenarios},
-            "Drafted: what is decided today. Review each story, and write those that matter",
+            "Drafted: today's decisions. Review each scenario, and add those that matter",
         ),
-        "session.yaml": _yaml(session, "Drafted: somebody who may call every tool, as your application would state it"),
+        "session.yaml": _yaml(session, "Drafted: a user who may call every tool, as your application would send it"),
     }
 
 
 def _rules(tool: DeclaredTool) -> dict[str, Any]:
-    """Return what a tool lacks to be decided, as strictly as it can be said."""
     alone = effective_tool(tool, None)
     rules: dict[str, Any] = {} if alone.scopes else {"scopes": [f"tools.{tool.name}"]}
     may_ask = alone.risk_tier is RiskTier.HIGH or alone.effect_class is EffectClass.COMMIT_HIGH or alone.limits
@@ -78,19 +75,16 @@ def _session(manifest: EffectiveManifest) -> dict[str, Any]:
         "limits": dict.fromkeys(sorted({limit.limit for tool in tools for limit in tool.limits}), LIMIT),
         "clearances": sorted({marking for tool in tools for marking in tool.markings or ()}),
     }
-    stated = {name: value for name, value in claims.items() if value}
+    extra = {name: value for name, value in claims.items() if value}
     purpose = next((tool.purposes[0] for tool in tools if tool.purposes), "review")
     agents = manifest.document.get("agents")
     agent = {"agent": next(iter(agents))} if agents else {}
     run = {"run_id": "first-run"} if manifest.tracks_flow else {}
-    return {"claims": stated, **agent, "purpose": purpose, "idempotency_key": "first-call", **run}
+    return {"claims": extra, **agent, "purpose": purpose, "idempotency_key": "first-call", **run}
 
 
 def _scenarios(manifest: EffectiveManifest, session: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield for each tool a call by somebody who holds all that it asks for, and the same by somebody without a scope.
-
-    What is expected is what is decided now. Where a call needs a person, another scenario approves it.
-    """
+    """Yield scenarios that expect today's decisions: per tool a call with its scopes, and a call without scopes."""
     with EmbeddedEngine.baseline(manifests={manifest.digest: manifest.document}) as engine:
         pep = Pep(manifest, engine)
         for tool in manifest.tools.values():
@@ -99,27 +93,27 @@ def _scenarios(manifest: EffectiveManifest, session: Mapping[str, Any]) -> Itera
             propose = {"tool": tool.name, "arguments": arguments}
             purpose = {"purpose": tool.purposes[0]} if tool.purposes else {}
             callers: dict[str, dict[str, Any]] = {
-                "who holds its scopes": purpose,
-                "without a scope": {**purpose, "claims": {"emts": None}},
+                "called with its scopes": purpose,
+                "called without a scope": {**purpose, "claims": {"emts": None}},
             }
             for caller, own in callers.items():
                 evaluation = pep.decide(propose, laid_over(session, own))
-                rejection, stated = evaluation.outcome.rejection, {"session": own} if own else {}
+                rejection, extra = evaluation.outcome.rejection, {"session": own} if own else {}
                 if evaluation.decision is None and rejection is not None:
-                    name = f"{tool.name}: its example is rejected; state arguments that are valid"
+                    name = f"{tool.name}: its example is rejected; write valid arguments"
                     expect: dict[str, Any] = {"rejection": rejection.code.value}
                     yield {"name": name, "why": rejection.reason, "propose": propose, "expect": expect}
                     break
                 expect = {"verdict": str(evaluation.verdict), "codes": list(evaluation.codes)}
-                name = f"{tool.name}, by somebody {caller}"
-                yield {"name": name, **stated, "propose": propose, "expect": expect}
+                name = f"{tool.name}, {caller}"
+                yield {"name": name, **extra, "propose": propose, "expect": expect}
                 steps = _approved(tool, propose) if evaluation.verdict is Verdict.STEP_UP else []
                 if steps:
-                    yield {"name": f"{tool.name}, once it is approved", **stated, "steps": steps}
+                    yield {"name": f"{tool.name}, once it is approved", **extra, "steps": steps}
 
 
 def _approved(tool: Tool, propose: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the call, its approval by as many people as it needs, and the call again; empty: no role is named."""
+    """Return steps that make a call, approve it, and repeat it; an empty list if the tool names no approver role."""
     roles = [role for role in tool.approval.approvers or () if not role.startswith("$")]
     people = [{"sub": f"approver-{number}", "roles": roles[:1]} for number in range(1, tool.approval.quorum + 1)]
     states = ["pending"] * (len(people) - 1) + ["granted"]
@@ -132,7 +126,7 @@ def _approved(tool: Tool, propose: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _yaml(value: Any, comment: str) -> str:
-    # What stands in it twice would be written as an alias.
+    # The value is copied through JSON, because YAML writes an object that occurs twice as an alias.
     written = json.loads(json.dumps(value))
     text = yaml.safe_dump(written, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
     return f"# {comment}.\n{text}"

@@ -1,4 +1,4 @@
-"""pytest: scenario files as tests, and fixtures for tests of one's own; docs/testing.md."""
+"""The pytest plugin: scenario files as tests, and fixtures for other tests; see docs/testing.md."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from pdp.workbench.scenarios.running.runner import Runner, agreed
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse a setting that names no engine or no time, before anything is run."""
+    """Check the configured engine and timeout before any test runs."""
     _engines(config)
     _engine_timeout(config)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Collect `scenarios.yaml`, `NAME.scenarios.yaml`, and the same as `.yml` and `.json`."""
+    """Collect scenario files: `scenarios.yaml`, `NAME.scenarios.yaml`, and the same names with `.yml` and `.json`."""
     if not is_scenario_file(file_path.name):
         return None
     if parent.config.getoption("no_pdp_scenarios") or parent.config.getini("pdp_scenarios") is False:
@@ -40,30 +40,30 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """With both engines, run each test that asks for one on each."""
+    """If both engines are selected, run each test that uses the fixture `pdp_engine` once on each engine."""
     engines = _engines(metafunc.config)
     if "pdp_engine" in metafunc.fixturenames and len(engines) > 1:
         metafunc.parametrize("pdp_engine", engines, indirect=True, scope="session")
 
 
 class ScenarioModule(pytest.File):
-    """A scenario file. Its engines run from before the first of its scenarios until after the last one."""
+    """A scenario file that pytest has collected. Its engines stay open while its scenarios run."""
 
     suite: Suite
     runners: Sequence[Runner]
 
     def collect(self) -> Iterable[ScenarioItem]:
-        """Load the file and yield its scenarios, in their order."""
+        """Load the scenario file, and yield its scenarios in the order of the file."""
         with _no_traceback():
             self.suite = load_suite(_shown_path(self.path, self.config), _engine_timeout(self.config))
         for index, scenario in enumerate(self.suite.scenarios):
             title = one_line(scenario.name)
-            # What pytest would read as a part of a test's id.
+            # `::` and brackets are replaced, because pytest would read them as parts of a test id.
             name = re.sub(":{2,}", ":", title.replace("[", "(").replace("]", ")"))
             yield ScenarioItem.from_parent(self, name=name, title=title, index=index)
 
     def setup(self) -> None:
-        """Open the engines. pytest closes them, also those before one that cannot be opened."""
+        """Open the selected engines. If an engine cannot be opened, pytest closes the engines that are open."""
         engines = ExitStack()
         self.addfinalizer(engines.close)
         with _no_traceback():
@@ -72,7 +72,7 @@ class ScenarioModule(pytest.File):
 
 
 class ScenarioItem(pytest.Item):
-    """One scenario, on each engine that was asked for. `title` is the scenario's own name."""
+    """A scenario as a pytest test that runs on each selected engine. `title` is the name of the scenario."""
 
     parent: ScenarioModule
 
@@ -83,7 +83,7 @@ class ScenarioItem(pytest.Item):
         self.extra_keyword_matches.add(title)
 
     def runtest(self) -> None:
-        """Run it; it fails with the report that `pdp test` prints."""
+        """Run the scenario. If it fails, the test fails with the report that `pdp test` prints."""
         with _no_traceback():
             runners = self.parent.runners
             results = [runner.run(self._index) for runner in runners]
@@ -95,13 +95,13 @@ class ScenarioItem(pytest.Item):
                 pytest.fail(report, pytrace=False)
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        """Return where the scenario stands; pytest counts lines from 0."""
+        """Return the location of the scenario. The line number starts at 0, as pytest requires."""
         return self.path, self.parent.suite.place(self._index).line - 1, self._title
 
 
 @pytest.fixture(scope="session")
 def pdp_engine(request: pytest.FixtureRequest, _pdp_suite: Suite) -> Iterator[Engine]:
-    """The engine that decides in `pep` and `decide`, with the policies, data and manifest of the project."""
+    """The engine that `pep` and `decide` use, with the policies, data and manifest of the project."""
     name, *_ = _engines(request.config, getattr(request, "param", None))
     with _no_traceback(), open_suite_engine(_pdp_suite, name) as engine:
         yield engine
@@ -109,21 +109,21 @@ def pdp_engine(request: pytest.FixtureRequest, _pdp_suite: Suite) -> Iterator[En
 
 @pytest.fixture
 def pep(pdp_engine: Engine, _pdp_suite: Suite) -> Pep:
-    """An enforcement point for one test: no tools, and approvals and an audit stream of its own, in memory."""
+    """An enforcement point for one test. It has no tools, and keeps its approvals and audit events in memory."""
     return Pep(_pdp_suite.manifest, pdp_engine, approvals=Approvals())
 
 
 @pytest.fixture
 def decide(pep: Pep) -> Callable[[Any, Any], Evaluation]:
-    """`decide(proposal, session)`: the evaluation, without running anything."""
+    """The function `decide(proposal, session)`, which returns the evaluation of a call without running the tool."""
     return pep.decide
 
 
 @pytest.fixture(scope="session")
 def opa_server(_pdp_suite: Suite) -> Iterator[OpaServer]:
-    """A running OPA with the policies, data and manifest of the project: its `url` and `token`.
+    """A running OPA server with the policies, data and manifest of the project, and with its `url` and `token`.
 
-    The test fails where the OPA program is not.
+    If OPA is not installed, the test fails.
     """
     manifests = {_pdp_suite.manifest.digest: _pdp_suite.manifest.document}
     with (
@@ -137,11 +137,10 @@ def opa_server(_pdp_suite: Suite) -> Iterator[OpaServer]:
 
 @pytest.fixture(scope="session")
 def _pdp_suite(pytestconfig: pytest.Config) -> Suite:
-    """What the project states, as a suite without scenarios."""
     stated = pytestconfig.getini("pdp_project")
     if not stated:
         pytest.fail(
-            "the fixtures pep, decide and opa_server need to know the project: "
+            "the fixtures pep, decide and opa_server need a project: "
             "set `pdp_project = pdp.yaml` in pytest's configuration",
             pytrace=False,
         )
@@ -171,7 +170,7 @@ def _engine_timeout(config: pytest.Config) -> float:
 
 @contextmanager
 def _no_traceback() -> Iterator[None]:
-    """Fail with what a person should read of an error that is not a fault of the program."""
+    """Turn an expected error into a test failure that has the error's message and hint, and no traceback."""
     try:
         yield
     except PdpError as error:

@@ -1,4 +1,4 @@
-"""What a run of scenarios came to, as plain frozen records: reports, coverage and mutation all read these."""
+"""The results of a run of scenarios, as frozen dataclasses for reports, coverage and mutation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pdp.workbench.scenarios.files.suite import Suite
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One key of an expectation that was not met; both sides as plain JSON."""
+    """A key whose expected and actual value differ, with both values as plain JSON."""
 
     key: str
     expected: Any
@@ -24,7 +24,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class EngineAnswer:
-    """One request that the engine was asked, as canonical bytes, and what it decided. Equal bodies, equal answers."""
+    """A request to the engine as canonical bytes, and its decision. Requests with equal bytes have equal decisions."""
 
     body: bytes
     decision: Decision
@@ -32,17 +32,10 @@ class EngineAnswer:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One step that was done.
+    """The result of a step. `actual` has the keys of `expected`. If there are no `mismatches`, the step passed.
 
-    Attributes:
-        action: one of `pdp.workbench.scenarios.files.scenario.ACTIONS`.
-        expected: the expectation as it is written, plain JSON; actual: the same keys, as they were.
-        mismatches: what differs; empty when the step passed.
-        evaluations: of a proposal or a plan; empty for the other steps.
-        answers: every request that the engine was asked on the way, in order.
-        plans: every plan that it was asked about.
-        tool: the tool proposed, or named by the raw request; None for approvals.
-        given: what was proposed, planned or requested, by that name, and the `session`, both as plain JSON.
+    `action` is one of `ACTIONS`. `answers` and `plans` are the engine's answers on calls and plans, in order. `tool` is
+    the called tool; None for approvals. `given` has the action's input and the `session`, as plain JSON.
     """
 
     action: str
@@ -58,7 +51,7 @@ class StepResult:
 
     @property
     def sides(self) -> tuple[tuple[Any, Any], ...]:
-        """What was expected and what came, for each proposal of a plan."""
+        """Pairs of an expected and an actual result: one pair for each proposal of a plan, otherwise a single pair."""
         if isinstance(self.expected, list):
             return tuple(zip(self.expected, self.actual, strict=True))
         return ((self.expected, self.actual),)
@@ -66,15 +59,10 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioResult:
-    """One scenario on one engine.
+    """The result of a scenario on an engine. `steps` end with the first failed step, or before an `error`.
 
-    Attributes:
-        engine: `embedded` or `sidecar`; of a card, each of those that agree.
-        steps: those that were done; after one that failed, the rest are not.
-        error: what kept it from being run to its end, one message; None when it was run.
-        log: what the enforcement point logged meanwhile, a line each.
-        diagnosis: why it failed, if somebody asked (`Diagnoses`).
-        seconds: how long it took.
+    `engine` is `embedded` or `sidecar`, or both if `RunResult.cards` joins equal results. `log` has the warnings of the
+    enforcement point. `diagnosis` is set only by `Diagnoses`. `seconds` is the duration.
     """
 
     name: str
@@ -90,13 +78,13 @@ class ScenarioResult:
 
     @property
     def passed(self) -> bool:
-        """Whether every step was done, and came to what was expected of it."""
+        """Whether every step ran and had the expected result."""
         return self.error is None and not any(step.mismatches for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """A rule that fired for a request: what it found, and where it stands (`FILE:LINE`; None where unknown)."""
+    """A rule that fired for a request, with its finding and its location (`FILE:LINE`, or None if unknown)."""
 
     part: str
     code: str
@@ -108,11 +96,7 @@ class Fired:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """A rule that was expected to fire and did not: where it stands, and the first condition that did not hold.
-
-    `condition` and `seen` are None when nobody can tell, see `Diagnosis.unknown`; `seen` are the values that the
-    condition saw.
-    """
+    """An expected rule that did not fire, its first failed condition if known, and the values in the condition."""
 
     code: str
     where: str
@@ -122,13 +106,10 @@ class Missed:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Why a step failed, as far as it can be told.
+    """Why a step failed. `fired` has the rules that fired for the last request, `missed` expected rules that did not.
 
-    Attributes:
-        stopped: why the enforcement point rejected or denied the call by itself; None when it did not.
-        fired: every rule that fired for the step's last request, whichever verdict won.
-        missed: the rules of the codes that were expected and not found.
-        unknown: why it cannot be told where the missed rules stopped, to go on from "not known"; None where it is.
+    `stopped` says why the enforcement point rejected or denied the call. `unknown` says why it is not known which
+    condition stopped a rule; reports print it after "not known".
     """
 
     stopped: str | None = None
@@ -139,7 +120,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class SuiteResult:
-    """One scenario file on one engine; `results` in the order of the file, those only that were selected."""
+    """The results of the selected scenarios of a file on an engine, in the order of the file."""
 
     suite: Suite
     engine: str
@@ -148,14 +129,14 @@ class SuiteResult:
 
     @property
     def bundle_revision(self) -> str | None:
-        """The revision of the bundle that decided; None when nothing was decided by one."""
+        """The revision of the bundle that decided, or None if no decision names a revision."""
         answers = (answer for result in self.results for step in result.steps for answer in step.answers)
         return next((answer.decision.bundle_revision for answer in answers if answer.decision.bundle_revision), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How many of the proposals for which something was expected were right."""
+    """The number of proposals that were as expected, and the number of proposals with an expectation."""
 
     right: int
     of: int
@@ -163,12 +144,11 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """What a recorded agent is measured by (tool registry document: selection, arguments, manifest compliance).
+    """How well a recorded agent called its tools (tool registry document: selection, arguments, manifest compliance).
 
-    Attributes:
-        total: how many golden scenarios there are; `in_manifest`, `schema_valid`: in how many every proposal is.
-        tools: proposals whose tool is the expected one (`trace.tool_name`).
-        arguments: proposals whose arguments are the expected ones.
+    `total` counts golden scenarios, `in_manifest` golden scenarios that propose only tools of the manifest, and
+    `schema_valid` golden scenarios that propose only valid arguments. `tools` and `arguments` count proposals with the
+    expected tool or arguments.
     """
 
     total: int
@@ -180,19 +160,19 @@ class Golden:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """All that one `pdp test` ran. `coverage` is what `Coverage.as_json` gives; None: it was not measured."""
+    """The results of one `pdp test`. `coverage` is the JSON of `Coverage.as_json`, or None if it was not measured."""
 
     suites: tuple[SuiteResult, ...]
     coverage: Mapping[str, Any] | None = None
 
     @property
     def results(self) -> tuple[ScenarioResult, ...]:
-        """Every result, suite by suite."""
+        """The results of all scenarios, file by file."""
         return tuple(result for run in self.suites for result in run.results)
 
     @property
     def cards(self) -> tuple[ScenarioResult, ...]:
-        """Every result, those that failed first; once where engines agree, and then `engine` names all of them."""
+        """The results to show, failed results first. Equal results of a scenario on several engines are one card."""
         cards: dict[Any, ScenarioResult] = {}
         for result in self.results:
             answers = [answer.decision for step in result.steps for answer in step.answers]
@@ -205,12 +185,12 @@ class RunResult:
 
     @property
     def failed(self) -> int:
-        """How many scenarios failed."""
+        """The number of failed scenarios; a scenario that fails on two engines counts twice."""
         return sum(not result.passed for result in self.results)
 
     @property
     def golden(self) -> Golden:
-        """What is known of the golden scenarios."""
+        """How well the recorded agent called its tools in the golden scenarios."""
         scenarios = [result.steps for result in self.results if result.golden]
         traces = [[evaluation.trace for step in steps for evaluation in step.evaluations] for steps in scenarios]
         sides = [pair for steps in scenarios for step in steps for pair in step.sides]

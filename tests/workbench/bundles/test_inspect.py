@@ -1,4 +1,4 @@
-"""What `pdp bundle inspect` shows of a bundle."""
+"""`pdp bundle inspect` shows the content and the signature of a bundle."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -32,7 +32,7 @@ def packed(**data: Any) -> bytes:
     )
 
 
-def test_all_that_is_in_it() -> None:
+def test_inspect_command_lists_the_complete_content_of_a_bundle() -> None:
     name = digest(canonical(MANIFEST))
     bundle = read_bundle(packed(manifests={name: MANIFEST}, settings={"a": 1}))
 
@@ -62,7 +62,7 @@ def test_all_that_is_in_it() -> None:
 
 
 @pytest.mark.parametrize("with_key", [False, True])
-def test_the_signature_is_shown_and_verified_with_a_key(tmp_path: Path, with_key: bool) -> None:
+def test_inspect_shows_and_verifies_the_signature_of_a_bundle(tmp_path: Path, with_key: bool) -> None:
     file = tmp_path / "b"
     file.write_bytes(bundle(2))
     keys = ["--public-key", key_file(tmp_path).with_name("one.pub")] if with_key else []
@@ -76,7 +76,7 @@ def test_the_signature_is_shown_and_verified_with_a_key(tmp_path: Path, with_key
     assert answer["signature"]["verified"] is with_key
 
 
-def test_what_people_are_shown(tmp_path: Path) -> None:
+def test_inspect_command_escapes_control_characters_in_a_bundle(tmp_path: Path) -> None:
     file = tmp_path / "b"
     evil = {"manifest_version": "1\x1b[31m", "tools": {"a\nconcern fake": {"effect_class": "pure"}}}
     name = digest(canonical(evil))
@@ -97,9 +97,9 @@ def test_what_people_are_shown(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_that_is_not_a_bundle(tmp_path: Path) -> None:
+def test_inspect_rejects_a_file_that_is_not_a_bundle(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"nope")
 
-    complaint = f"error: {tmp_path}/b: not a gzip file, or a damaged one\n"
-    hint = "    hint: copy the file again, or build it with `pdp bundle build`\n"
+    complaint = f"error: {tmp_path}/b: damaged, or not a gzip file\n"
+    hint = "    hint: copy the file again, or build the bundle with `pdp bundle build`\n"
     assert pdp("bundle", "inspect", tmp_path / "b") == (2, "", complaint + hint)

@@ -1,4 +1,4 @@
-"""A repository: changes that are whole or not made, releases that never change, and what is recorded of them."""
+"""Bundles are published to a repository and rolled back atomically. Releases never change, and each step is audited."""
 
 import fcntl
 import os
@@ -41,7 +41,7 @@ def released(folder: Path, packed: bytes, **changes: Any) -> ChannelChange:
     return publish_bundle(folder, packed, **{**options, **changes})
 
 
-def taken_back(folder: Path, **changes: Any) -> ChannelChange:
+def rolled_back(folder: Path, **changes: Any) -> ChannelChange:
     options = {"channel": "stable", "by": "bob", "why": "it was bad", "audit": MemoryAudit()}
     return roll_back(folder, **{**options, **changes})
 
@@ -59,17 +59,17 @@ def releases(folder: Path) -> list[int]:
 
 
 def current(folder: Path, channel: str = "stable") -> int:
-    """The release in the channel, which is whole and one of the repository's."""
+    """Return the current release of the channel. Check that the file of the channel equals the file of this release."""
     packed = (folder / f"channels/{channel}.tar.gz").read_bytes()
     release = read_bundle(packed).release
     assert (folder / f"releases/{release}.tar.gz").read_bytes() == packed
     return release
 
 
-# What a release leaves
+# Publishing
 
 
-def test_a_release_is_a_file_of_its_own_and_its_channels(folder: Path) -> None:
+def test_publish_writes_the_release_file_and_the_channel_file(folder: Path) -> None:
     packed = tiny(1, signed="one")
 
     change = released(folder, packed, keys=[key().public])
@@ -87,7 +87,7 @@ def test_a_release_is_a_file_of_its_own_and_its_channels(folder: Path) -> None:
     assert all((folder / path).stat().st_mode & 0o777 == 0o644 for path in files(folder))
 
 
-def test_channels_move_by_themselves_and_share_what_is_published(folder: Path) -> None:
+def test_channels_have_separate_current_releases_but_use_the_same_release_files(folder: Path) -> None:
     released(folder, tiny(1))
     released(folder, tiny(2), channel="canary")
     before = (current(folder), current(folder, "canary"))
@@ -96,7 +96,7 @@ def test_channels_move_by_themselves_and_share_what_is_published(folder: Path) -
     assert (before, current(folder), current(folder, "canary"), releases(folder)) == ((1, 2), 2, 2, [1, 2])
 
 
-def test_once_more_the_same_changes_nothing(folder: Path) -> None:
+def test_publishing_the_same_bundle_twice_changes_nothing(folder: Path) -> None:
     first = released(folder, tiny(1))
     before = files(folder)
 
@@ -104,8 +104,8 @@ def test_once_more_the_same_changes_nothing(folder: Path) -> None:
     assert files(folder) == before
 
 
-TAKEN = "release 3 was published already, with another content or signature: releases never change"
-BUILD_ANEW = "build it with --release 4"
+TAKEN = "release 3 is already published with other content or another signature"
+BUILD_ANEW = "build the bundle with --release 4"
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,17 @@ BUILD_ANEW = "build it with --release 4"
         (tiny(3, other=1), TAKEN, BUILD_ANEW),
         (tiny(3, signed="one"), TAKEN, BUILD_ANEW),
         (tiny(2), "release 2 is older than release 3 in the channel stable", "to go back, run: pdp bundle rollback"),
-        (tiny(4)[:-1], "bundle: cut off", "copy the file again, or build it with `pdp bundle build`"),
+        (
+            tiny(4)[:-1],
+            "bundle: the file is truncated",
+            "copy the file again, or build the bundle with `pdp bundle build`",
+        ),
     ],
     ids=["another content", "another signature", "older", "truncated"],
 )
-def test_releases_never_change_and_never_go_back(folder: Path, packed: bytes, message: str, hint: str) -> None:
+def test_publish_rejects_a_changed_older_or_truncated_release(
+    folder: Path, packed: bytes, message: str, hint: str
+) -> None:
     released(folder, tiny(3))
     before = files(folder)
 
@@ -133,13 +139,15 @@ def test_releases_never_change_and_never_go_back(folder: Path, packed: bytes, me
     ("changes", "message"),
     [
         ({"keys": [key("two").public]}, "bundle: not signed"),
-        ({"why": " "}, "why: not a line of text"),
-        ({"why": "a\x1b[31m"}, "why: not a line of text"),
-        ({"by": ""}, "by: not a line of text"),
-        ({"channel": "../x"}, "channel: '../x' is not a name"),
+        ({"why": " "}, "why: must be one line of text"),
+        ({"why": "a\x1b[31m"}, "why: must be one line of text"),
+        ({"by": ""}, "by: must be one line of text"),
+        ({"channel": "../x"}, "channel: '../x' is not a valid name"),
     ],
 )  # fmt: skip
-def test_what_is_not_published(folder: Path, changes: dict[str, Any], message: str) -> None:
+def test_publish_rejects_an_invalid_reason_or_an_unsigned_bundle(
+    folder: Path, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises((BundleError, UsageError)) as caught:
         released(folder, tiny(1), **changes)
 
@@ -147,14 +155,14 @@ def test_what_is_not_published(folder: Path, changes: dict[str, Any], message: s
     assert not folder.exists()
 
 
-# Going back
+# Rolling back
 
 
-def test_a_rollback_releases_the_old_content_under_the_next_number(folder: Path) -> None:
+def test_rollback_publishes_the_previous_bundle_content_under_the_next_release_number(folder: Path) -> None:
     for release in (1, 2):
         released(folder, tiny(release, signed="one", content=release))
 
-    change = taken_back(folder, signing_key=key())
+    change = rolled_back(folder, signing_key=key())
 
     assert current(folder) == 3
     packed = (folder / "channels/stable.tar.gz").read_bytes()
@@ -166,89 +174,88 @@ def test_a_rollback_releases_the_old_content_under_the_next_number(folder: Path)
     )  # fmt: skip
 
 
-def test_a_second_rollback_goes_on_from_the_first(folder: Path) -> None:
+def test_second_rollback_restores_a_release_older_than_that_of_the_first_rollback(folder: Path) -> None:
     for release in (1, 2, 3):
         released(folder, tiny(release, content=release))
 
-    assert [taken_back(folder).restores, taken_back(folder).restores] == [2, 1]
+    assert [rolled_back(folder).restores, rolled_back(folder).restores] == [2, 1]
     with pytest.raises(UsageError) as caught:
-        taken_back(folder)
-    assert caught.value.message == "the channel stable had no other content before this one"
-    assert taken_back(folder, to=3).restores == 3
+        rolled_back(folder)
+    assert caught.value.message == "the channel stable has no older content to roll back to"
+    assert rolled_back(folder, to=3).restores == 3
     assert releases(folder) == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"to": 7}, "the channel stable never had a release 7"),
-        ({"to": 3}, "the channel stable has the content of release 3 already"),
-        ({"to": 2}, "the channel stable never had a release 2"),
-        ({"channel": "canary"}, "the channel canary had no other content before this one"),
-        ({"channel": "beta"}, "FOLDER: nothing was published in the channel beta"),
-        ({}, "release 1 is signed, so its content has to be signed anew under the next number"),
+        ({"to": 7}, "the channel stable has no release 7"),
+        ({"to": 3}, "the channel stable already has the content of release 3"),
+        ({"to": 2}, "the channel stable has no release 2"),
+        ({"channel": "canary"}, "the channel canary has no older content to roll back to"),
+        ({"channel": "beta"}, "FOLDER: the channel beta has no release"),
+        ({}, "release 1 is signed, so the rollback must be signed as well"),
         (
             {"signing_key": key("two")},
             f"bundle: signed with the key {key().public.id}, not with {key('two').public.id}",
         ),
-        ({"why": ""}, "why: not a line of text"),
+        ({"why": ""}, "why: must be one line of text"),
     ],
 )
-def test_rollbacks_that_are_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
+def test_invalid_rollback_is_rejected(folder: Path, changes: dict[str, Any], message: str) -> None:
     released(folder, tiny(1, signed="one", content=1))
     released(folder, tiny(2, signed="one", content=2), channel="canary")
     released(folder, tiny(3, signed="one", content=3))
     before = files(folder)
 
     with pytest.raises((UsageError, BundleError)) as caught:
-        taken_back(folder, **changes)
+        rolled_back(folder, **changes)
 
     assert caught.value.message == message.replace("FOLDER", str(folder))
     assert files(folder) == before
 
 
-def test_what_was_never_in_a_channel_is_not_brought_back_to_it(folder: Path) -> None:
-    """A release that was bad on canary is no content of stable's."""
+def test_rollback_ignores_releases_of_other_channels(folder: Path) -> None:
+    """If a release failed on the canary channel, a rollback of the stable channel must not select this release."""
     released(folder, tiny(1, content=1))
     released(folder, tiny(2, content=2), channel="canary")
     released(folder, tiny(3, content=3))
 
-    assert taken_back(folder).restores == 1
+    assert rolled_back(folder).restores == 1
 
 
-def test_a_rollback_signs_nothing_that_somebody_put_into_the_folder(folder: Path) -> None:
-    """Whoever can write the folder cannot have a content of theirs signed by going back to it."""
+def test_rollback_rejects_a_release_file_that_is_unsigned_or_was_replaced(folder: Path) -> None:
     released(folder, tiny(1, evil=True))
     released(folder, tiny(2, signed="one"))
 
     with pytest.raises(BundleError) as unsigned:
-        taken_back(folder, signing_key=key())
+        rolled_back(folder, signing_key=key())
     (folder / "releases/1.tar.gz").write_bytes(tiny(1, signed="one"))
     with pytest.raises(BundleError) as exchanged:
-        taken_back(folder, signing_key=key())
+        rolled_back(folder, signing_key=key())
 
     assert unsigned.value.message == "bundle: not signed"
-    assert exchanged.value.message == f"{folder}/releases/1.tar.gz: not the file that was published"
+    assert exchanged.value.message == f"{folder}/releases/1.tar.gz: differs from the file that was published"
 
 
-def test_after_a_rotation_the_old_key_may_be_named(folder: Path) -> None:
+def test_rollback_accepts_an_old_key_after_rotation(folder: Path) -> None:
     released(folder, tiny(1, signed="one", content=1))
     released(folder, tiny(2, signed="two", content=2))
 
-    change = taken_back(folder, signing_key=key("two"), keys=[key("one").public])
+    change = rolled_back(folder, signing_key=key("two"), keys=[key("one").public])
 
     assert read_bundle(folder / "channels/stable.tar.gz", keys=[key("two").public]).release == 3
     assert change.restores == 1
 
 
-# Who did what
+# Audit
 
 
-def test_each_change_is_audited_before_and_after(folder: Path) -> None:
+def test_each_publish_and_rollback_is_audited_before_and_after(folder: Path) -> None:
     audit = MemoryAudit()
     released(folder, tiny(1, content=1), audit=audit)
     released(folder, tiny(2, content=2), audit=audit)
-    change = taken_back(folder, audit=audit)
+    change = rolled_back(folder, audit=audit)
 
     first, second = (read_bundle(tiny(1, content=content)).revision for content in (1, 2))
     assert [
@@ -263,7 +270,7 @@ def test_each_change_is_audited_before_and_after(folder: Path) -> None:
     assert audit.events[-1]["arguments_digest"] == audit.digest(canonical(change.model_dump()))
 
 
-def test_a_change_that_cannot_be_audited_is_not_made(folder: Path, tmp_path: Path) -> None:
+def test_repository_does_not_change_if_the_audit_fails(folder: Path, tmp_path: Path) -> None:
     released(folder, tiny(1))
     before = files(folder)
     audit = FileAudit(tmp_path / "audit")
@@ -275,8 +282,8 @@ def test_a_change_that_cannot_be_audited_is_not_made(folder: Path, tmp_path: Pat
     assert files(folder) == before
 
 
-def test_a_file_that_is_replaced_is_dated_later_even_by_a_clock_that_was_set_back(folder: Path) -> None:
-    """Web servers make ETags of the second and the size, which two releases may share."""
+def test_replaced_channel_file_gets_a_later_mtime_even_if_the_clock_goes_back(folder: Path) -> None:
+    """Web servers derive ETags from size and mtime in seconds, so two releases of equal size need different mtimes."""
     released(folder, tiny(1))
     copy = folder / "channels/stable.tar.gz"
     os.utime(copy, (4_000_000_000, 4_000_000_000))
@@ -285,10 +292,10 @@ def test_a_file_that_is_replaced_is_dated_later_even_by_a_clock_that_was_set_bac
     assert copy.stat().st_mtime == 4_000_000_001
 
 
-# Nothing by half
+# Atomic changes
 
 
-def test_two_who_publish_at_once_both_do(folder: Path) -> None:
+def test_concurrent_publishes_run_one_after_the_other(folder: Path) -> None:
     released(folder, tiny(1))
     start = threading.Barrier(8)
     failed: list[BaseException] = []
@@ -307,25 +314,25 @@ def test_two_who_publish_at_once_both_do(folder: Path) -> None:
         thread.join()
 
     assert len(history(folder)) == 9 - len(failed)
-    # Whoever came after a higher number gets an error.
+    # A publish may fail only if a publish of a higher release number came before it.
     assert all("is older than release" in str(error) for error in failed)
     assert {current(folder), current(folder, "canary")} == {8, 9}
 
 
 def in_child(run: Callable[[], object]) -> int:
-    """Run something in a forked process; return its exit code, 0 when nothing was raised."""
+    """Run a function in a forked process. Return its exit code, which is 0 if the function raised no exception."""
     child = os.fork()
     if child == 0:
         try:
             run()
-        except BaseException:  # noqa: BLE001 - nothing of this process may go on here
+        except BaseException:  # noqa: BLE001 - the forked process must end here
             os._exit(1)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def killed_at(moment: int, folder: Path, packed: bytes) -> None:
-    """Publish, and be killed when the folder is touched for this time: open, mkdir, rename, chmod, utime, link."""
+    """Publish a bundle, and kill the process at its `moment`-th system call that changes the folder."""
     touched = 0
 
     def watch(event: str, arguments: Any) -> None:
@@ -340,14 +347,14 @@ def killed_at(moment: int, folder: Path, packed: bytes) -> None:
 
 
 @pytest.mark.process
-def test_a_publish_that_is_killed_anywhere_leaves_the_old_state_or_the_new(tmp_path: Path) -> None:
+def test_killed_publish_leaves_the_repository_in_its_old_or_its_new_state(tmp_path: Path) -> None:
     outcomes = []
     for moment in range(1, 200):
         base = tmp_path / f"r{moment}"
         released(base, tiny(1))
         code = in_child(partial(killed_at, moment, base, tiny(2, content=2)))
         outcomes.append((code, current(base)))
-        # And the next one finds its way, and leaves nothing lying about.
+        # After the crash, a publish succeeds and leaves no temporary files.
         released(base, tiny(2, content=2))
         assert current(base) == 2
         released(base, tiny(3))
@@ -360,15 +367,15 @@ def test_a_publish_that_is_killed_anywhere_leaves_the_old_state_or_the_new(tmp_p
     codes = [code for code, _ in outcomes]
     assert codes == [-signal.SIGKILL] * (len(codes) - 1) + [0]
     assert len(codes) > 12
-    # The old state up to one moment, and the new one from there on.
+    # A crash before a certain system call leaves the old state. A crash at a later system call leaves the new state.
     assert [release for _, release in outcomes] == sorted(release for _, release in outcomes)
     assert outcomes[0][1] == 1
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("most", [0, 1000, 9000])
-def test_a_disk_without_room_leaves_the_old_state(folder: Path, most: int) -> None:
-    """A limit on file sizes, which the operating system enforces on a write just as it does a full disk."""
+def test_publish_on_a_full_disk_leaves_the_repository_unchanged(folder: Path, most: int) -> None:
+    """A limit on the size of files makes a write fail, as on a full disk."""
     released(folder, tiny(1))
     before = files(folder)
     packed = tiny(2, content="x" * 100)
@@ -379,8 +386,8 @@ def test_a_disk_without_room_leaves_the_old_state(folder: Path, most: int) -> No
         with pytest.raises(RepositoryError) as caught:
             released(folder, packed, audit=audit)
         assert str(caught.value) == (
-            f"{folder}: cannot be changed: File too large; the channel is as it was before "
-            f"(check the disk's space and the folder's permissions, and run the same again)"
+            f"{folder}: cannot be changed: File too large; the channel is unchanged "
+            f"(check the disk space and the folder's permissions, then run the same command again)"
         )
         assert [(event["type"], event["outcome"]) for event in audit.events] == [
             ("bundle.publish", "unknown"),
@@ -389,14 +396,14 @@ def test_a_disk_without_room_leaves_the_old_state(folder: Path, most: int) -> No
 
     assert in_child(publish_with_little_room) == 0
     left = files(folder)
-    # The release may lie there, whole; no channel has it.
+    # A complete release file may be left behind, but no channel refers to it.
     assert {name: left[name] for name in before} == before
     assert current(folder) == 1
     released(folder, packed)
     assert current(folder) == 2
 
 
-def test_whoever_waits_too_long_gets_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publish_fails_if_the_repository_stays_locked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pdp.workbench.bundles.publish.PATIENCE", 0.01)
     released(folder, tiny(1))
 
@@ -405,10 +412,10 @@ def test_whoever_waits_too_long_gets_an_error(folder: Path, monkeypatch: pytest.
         with pytest.raises(RepositoryError) as caught:
             released(folder, tiny(2))
 
-    assert str(caught.value) == f"{folder}: somebody else has been changing it for 0.01 s (try again later)"
+    assert str(caught.value) == f"{folder}: locked by another change for more than 0.01 s (try again later)"
 
 
-def test_a_lost_bundle_does_not_keep_the_next_from_being_published(folder: Path) -> None:
+def test_publish_works_after_the_bundle_file_of_an_earlier_release_is_lost(folder: Path) -> None:
     released(folder, tiny(1))
     for path in folder.glob("*/*.tar.gz"):
         path.unlink()
@@ -416,7 +423,7 @@ def test_a_lost_bundle_does_not_keep_the_next_from_being_published(folder: Path)
     released(folder, tiny(2))
     assert current(folder) == 2
 
-    # The same once more puts right what is missing.
+    # Publishing the lost bundle again restores its file.
     (folder / "channels/stable.tar.gz").unlink()
     released(folder, tiny(2))
     assert (current(folder), len(history(folder))) == (2, 2)
@@ -431,7 +438,9 @@ def test_a_lost_bundle_does_not_keep_the_next_from_being_published(folder: Path)
     ],
     ids=["no folder above", "a file", "a folder of something else"],
 )
-def test_a_folder_that_is_not_a_repository(tmp_path: Path, make: Callable[[Path], object], message: str) -> None:
+def test_publish_rejects_a_folder_that_is_not_a_repository(
+    tmp_path: Path, make: Callable[[Path], object], message: str
+) -> None:
     folder = tmp_path / "above/repository"
     make(folder)
 
@@ -442,7 +451,7 @@ def test_a_folder_that_is_not_a_repository(tmp_path: Path, make: Callable[[Path]
 
 
 @pytest.mark.parametrize("line", [b"", b"[]", b"{}", b"{", b'{"release":1}'])
-def test_a_history_that_is_damaged_is_not_believed(folder: Path, line: bytes) -> None:
+def test_publish_rejects_a_damaged_history(folder: Path, line: bytes) -> None:
     released(folder, tiny(1))
     with (folder / "history.jsonl").open("ab") as file:
         file.write(line + b"\n")
@@ -450,13 +459,15 @@ def test_a_history_that_is_damaged_is_not_believed(folder: Path, line: bytes) ->
     with pytest.raises(UsageError) as publishing:
         released(folder, tiny(2))
     with pytest.raises(UsageError) as going_back:
-        taken_back(folder)
+        rolled_back(folder)
     assert (
-        publishing.value.message == going_back.value.message == f"{folder}/history.jsonl:2: not a change of a channel"
+        publishing.value.message
+        == going_back.value.message
+        == f"{folder}/history.jsonl:2: not a valid entry of the history"
     )
 
 
-def test_the_next_number_is_above_all_that_were_given(folder: Path) -> None:
+def test_next_release_number_is_above_the_release_numbers_of_all_channels(folder: Path) -> None:
     assert next_release(folder) == 1
     released(folder, tiny(99), channel="canary")
     released(folder, tiny(9))
@@ -467,7 +478,9 @@ def test_the_next_number_is_above_all_that_were_given(folder: Path) -> None:
 # The command line
 
 
-def test_a_release_travels_on_the_command_line(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_publishes_bundles_rolls_back_and_lists_releases(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("PDP_SIGNING_KEY", "PDP_VERIFICATION_KEYS"):
         monkeypatch.delenv(name, raising=False)
     private = key_file(tmp_path)
@@ -509,7 +522,7 @@ def test_a_release_travels_on_the_command_line(tmp_path: Path, folder: Path, mon
     assert verify_chain(stream) == 6
 
 
-def test_what_the_command_line_refuses(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publish_command_rejects_invalid_options(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PDP_SIGNING_KEY", "PDP_VERIFICATION_KEYS"):
         monkeypatch.delenv(name, raising=False)
     public = key_file(tmp_path).with_name("one.pub")
@@ -517,22 +530,23 @@ def test_what_the_command_line_refuses(tmp_path: Path, folder: Path, monkeypatch
     release, signed = ["publish", tmp_path / "b", folder, "--why", "x", "--no-gate"], ["--public-key", public]
     for arguments, message, hint in (
         (release, "no public key to verify with",
-         "name one with --public-key, or give it in the variable PDP_VERIFICATION_KEYS"),
+         "give its PEM file with --public-key, or its text in the variable PDP_VERIFICATION_KEYS"),
         ([*release, *signed], f"{tmp_path}/b: not signed",
-         "sign it with `pdp bundle sign`, and verify it with the public half of that key"),
-        ([*release, *signed, "--unsigned"], "--unsigned and --public-key exclude each other", "leave one of them out"),
+         "sign the bundle with `pdp bundle sign`, and verify it with the public key of the same pair"),
+        ([*release, *signed, "--unsigned"], "--unsigned and --public-key cannot be used together",
+         "remove one of them"),
         (["publish", tmp_path / "b", tmp_path / "none/r", "--why", "x", "--unsigned", "--no-gate"],
          f"audit file {tmp_path}/none/r.audit.jsonl cannot be opened: No such file or directory",
          "check folder and permissions"),
         (["rollback", folder, "--why", "x"], f"{folder}: not a bundle repository",
-         "it has no folder releases; name one, or a new or empty folder"),
-        (["list", folder], f"{folder}: nothing was published there", "publish: pdp bundle publish"),
-        (["list", tmp_path / "b"], f"{tmp_path}/b: not a bundle repository", "name a repository's folder"),
+         "it has no folder `releases`; pass a repository, or a new or empty folder"),
+        (["list", folder], f"{folder}: no published bundles", "publish a bundle with `pdp bundle publish`"),
+        (["list", tmp_path / "b"], f"{tmp_path}/b: not a bundle repository", "pass the folder of a repository"),
     ):  # fmt: skip
         assert pdp("bundle", *arguments) == (2, "", f"error: {message}\n    hint: {hint}\n")
 
 
-def test_promotion_needs_the_result_of_the_gate(tmp_path: Path, folder: Path) -> None:
+def test_publish_requires_a_passed_gate_result(tmp_path: Path, folder: Path) -> None:
     bundle, other = tmp_path / "b", tmp_path / "other"
     bundle.write_bytes(tiny(1, content=1))
     other.write_bytes(tiny(1, content=2))
@@ -542,11 +556,11 @@ def test_promotion_needs_the_result_of_the_gate(tmp_path: Path, folder: Path) ->
     publish = ["bundle", "publish", bundle, folder, "--why", "x", "--unsigned"]
     revision = read_bundle(bundle).revision
     for options, message in (
-        ([], "a bundle needs the result of the gate"),
-        (["--gate", passed, "--no-gate"], "--gate and --no-gate exclude each other"),
-        (["--gate", failed], f"{failed}: release 1 must not be released"),
-        (["--gate", about_other], f"about release 1 with the content {read_bundle(other).revision}, not about this"),
-        (["--gate", later], f"about release 2 with the content {revision}, not about this bundle, release 1"),
+        ([], "no result of the release check is given"),
+        (["--gate", passed, "--no-gate"], "--gate and --no-gate cannot be used together"),
+        (["--gate", failed], f"{failed}: release 1 failed the gate"),
+        (["--gate", about_other], f"the result is for release 1 (revision {read_bundle(other).revision}), not for"),
+        (["--gate", later], f"the result is for release 2 (revision {revision}), not for this bundle, release 1"),
         (["--gate", tmp_path / "gone"], f"{tmp_path}/gone: no such file"),
         (["--gate", tmp_path / "text"], f"{tmp_path}/text:1:1: the file must be a mapping"),
     ):  # fmt: skip
@@ -559,7 +573,7 @@ def test_promotion_needs_the_result_of_the_gate(tmp_path: Path, folder: Path) ->
 
 
 def gate_file(file: Path, bundle: Path, **changes: Any) -> Path:
-    """Write what the gate says of a bundle."""
+    """Write a file with the result of the release gate for a bundle."""
     read = read_bundle(bundle)
     file.write_bytes(canonical({"passed": True, "revision": read.revision, "release": read.release, **changes}))
     return file

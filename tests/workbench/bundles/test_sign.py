@@ -1,4 +1,4 @@
-"""Signatures: made by us and by OpenSSL's keys, believed by OPA, and never under anything else than what was signed."""
+"""Bundles are signed with keys of this program or of OpenSSL. OPA also verifies them, and rejects wrong signatures."""
 
 import base64
 import contextlib
@@ -34,9 +34,9 @@ from tests.support import payments
 from tests.support.bundle_releases import bundle, key, key_file
 from tests.support.command_line import pdp
 
-SIGN = "sign it with `pdp bundle sign`, and verify it with the public half of that key"
-TAMPERED = "it was changed after it was signed: take it from its publisher again"
-COPY = "copy the file again, or build it with `pdp bundle build`"
+SIGN = "sign the bundle with `pdp bundle sign`, and verify it with the public key of the same pair"
+TAMPERED = "the bundle was changed after it was signed: get it from its publisher again"
+COPY = "copy the file again, or build the bundle with `pdp bundle build`"
 MAKE_ONE = "make a pair with `pdp bundle keygen`"
 
 
@@ -57,7 +57,7 @@ def complaint(read: Callable[..., object], *arguments: object) -> UsageError:
 
 
 def members(packed: bytes, **changes: bytes | None) -> bytes:
-    """The bundle with some members replaced or left out; `_` in a name is a dot."""
+    """Return the bundle with some members replaced, or removed if None. `_` in an argument name stands for a dot."""
     files: dict[str, Any] = unpack_bundle(packed) | {name.replace("_", "."): value for name, value in changes.items()}
     return pack_members({name: content for name, content in files.items() if content is not None})
 
@@ -71,7 +71,7 @@ def token_of(packed: bytes) -> str:
 
 
 def signed_as(header: dict[str, Any], payload: bytes, signer: Any = None) -> bytes:
-    """The plain bundle with a token of that signer, by whatever algorithm the header names."""
+    """Return the unsigned bundle with a signature from this signer. The signature's header names the algorithm."""
     jwk = key().jwk if signer is None else signer
     token = jws.serialize_compact(header, payload, jwk, algorithms=[header["alg"]])
     return with_token(PLAIN, token)
@@ -82,10 +82,10 @@ SIGNED = sign_bundle(PLAIN, key())
 LISTED = canonical({"files": signed_files(unpack_bundle(PLAIN))})
 
 
-# What is signed
+# Signing
 
 
-def test_a_signed_bundle_is_the_built_one_with_a_signature() -> None:
+def test_signing_a_bundle_only_adds_a_signature() -> None:
     signer = key("any")
 
     signed = sign_bundle(PLAIN, signer)
@@ -96,7 +96,7 @@ def test_a_signed_bundle_is_the_built_one_with_a_signature() -> None:
     assert read_bundle(PLAIN).signature is None
 
 
-def test_signing_anew_replaces_the_signature() -> None:
+def test_signing_a_signed_bundle_again_replaces_the_signature() -> None:
     again = sign_bundle(SIGNED, key("two"))
 
     assert len(json.loads(unpack_bundle(again)[SIGNATURES])["signatures"]) == 1
@@ -104,7 +104,7 @@ def test_signing_anew_replaces_the_signature() -> None:
     assert refusal(again, "one")[0] == f"bundle: signed with the key {key('two').public.id}, not with {key().public.id}"
 
 
-def test_two_keys_are_valid_while_they_are_rotated() -> None:
+def test_bundle_signed_with_the_old_or_new_key_is_valid_during_rotation() -> None:
     both = [key("one").public, key("two").public]
 
     assert [read_bundle(sign_bundle(PLAIN, key(name)), keys=both).release for name in ("one", "two")] == [3, 3]
@@ -115,14 +115,14 @@ def test_two_keys_are_valid_while_they_are_rotated() -> None:
     )
 
 
-def test_what_is_no_bundle_is_not_signed() -> None:
+def test_sign_rejects_an_invalid_bundle() -> None:
     with pytest.raises(BundleError, match="not a gzip file"):
         sign_bundle(b"nope", key())
 
 
 @pytest.mark.opa
-def test_files_are_hashed_as_opa_itself_does_it(opa: Path, tmp_path: Path) -> None:
-    """Against `opa sign`, with all that JSON can spell in more than one way."""
+def test_file_hashes_in_a_signature_equal_the_hashes_that_opa_computes(opa: Path, tmp_path: Path) -> None:
+    """Compare the hashes with `opa sign` for values that JSON can write in several ways."""
     odd = {
         "\u2028": '\u2029\u007f\u0000\b\f\n"\\/<>&',
         "\U0001f600": 1,
@@ -145,19 +145,19 @@ def test_files_are_hashed_as_opa_itself_does_it(opa: Path, tmp_path: Path) -> No
     assert sorted(payload["files"], key=lambda each: str(each["name"])) == signed_files(files)
 
 
-# What is refused
+# Rejected bundles
 
 
 OTHER_DATA = unpack_bundle(bundle(3, limit=6))["data.json"]
 HEADER = {"alg": "ES256", "kid": key().public.id}
-NOT_LISTED = (f"the files are not those that {SIGNATURES} lists", TAMPERED)
-NOT_OF_THE_KEY = (f"the signature is not one of the key {key().public.id}", TAMPERED)
-OTHER_USE = ("the signature does not list files, or is for another scope", SIGN)
+NOT_LISTED = (f"the files differ from those in {SIGNATURES}", TAMPERED)
+NOT_OF_THE_KEY = (f"the signature was not made with the key {key().public.id}", TAMPERED)
+OTHER_USE = ("the signature lists no files, or has a scope", SIGN)
 NO_KEY = (f"{SIGNATURES}: the signature names no key (kid) or no algorithm (alg)", SIGN)
-NO_JWT = (f"{SIGNATURES}: not one JWT in OPA's format", SIGN)
+NO_JWT = (f"{SIGNATURES}: must hold exactly one JWT in OPA's format", SIGN)
 NOT_JSON = ("data.json: not JSON", TAMPERED)
-CUT_OFF = ("cut off", COPY)
-LAYOUT = ("the file is not laid out as `pdp bundle` writes it: it was changed", COPY)
+CUT_OFF = ("the file is truncated", COPY)
+LAYOUT = ("the file's layout is not that of `pdp bundle build`: the file was changed", COPY)
 TAMPERED_BUNDLES: dict[str, tuple[Callable[[], bytes], tuple[str, str]]] = {
     "unsigned": (lambda: PLAIN, ("not signed", SIGN)),
     "other data": (lambda: members(SIGNED, data_json=OTHER_DATA), NOT_LISTED),
@@ -193,13 +193,13 @@ TAMPERED_BUNDLES: dict[str, tuple[Callable[[], bytes], tuple[str, str]]] = {
 
 
 @pytest.mark.parametrize("name", list(TAMPERED_BUNDLES))
-def test_a_bundle_that_is_not_what_was_signed(name: str) -> None:
+def test_changed_bundle_is_rejected(name: str) -> None:
     packed, (message, hint) = TAMPERED_BUNDLES[name]
     assert refusal(packed(), "one") == (f"bundle: {message}", hint)
 
 
 def unverifiable(algorithm: str, secret: bytes) -> str:
-    """A token of which the header chooses how it is verified: `none`, or HMAC with the public key as the secret."""
+    """Return a forged signature whose header asks for a weak check: `none`, or HMAC with the public key as secret."""
     import hashlib
     import hmac
 
@@ -210,15 +210,15 @@ def unverifiable(algorithm: str, secret: bytes) -> str:
 
 
 @pytest.mark.parametrize("algorithm", ["none", "HS256"])
-def test_a_signature_does_not_choose_how_it_is_verified(algorithm: str) -> None:
+def test_token_header_cannot_choose_the_verification_algorithm(algorithm: str) -> None:
     packed = with_token(PLAIN, unverifiable(algorithm, key().public.pem.encode()))
 
     assert refusal(packed, "one") == (f"bundle: {NOT_OF_THE_KEY[0]}", TAMPERED)
 
 
-def test_no_flipped_byte_is_ever_loaded() -> None:
-    """A thousand places over the whole file, the container's and the signature's own bytes among them: one bit each."""
-    draw = random.Random(6)  # noqa: S311 - the same places each time
+def test_bundle_with_a_flipped_bit_is_rejected() -> None:
+    """The test flips one bit at each of a thousand positions, also in the container and in the signature."""
+    draw = random.Random(6)  # noqa: S311 - draws the same places each time
     places = {*range(64), *range(len(SIGNED) - 64, len(SIGNED)), *draw.sample(range(len(SIGNED)), 700)}
     start = SIGNED.index(b"eyJ")
     places |= {*range(start - 20, start + 200)}
@@ -236,7 +236,7 @@ def test_no_flipped_byte_is_ever_loaded() -> None:
 
 @settings(max_examples=50)
 @given(st.binary(max_size=300))
-def test_no_random_text_is_a_signature(content: bytes) -> None:
+def test_bundle_with_a_random_signature_is_rejected(content: bytes) -> None:
     packed = members(PLAIN, _signatures_json=content)
 
     assert refusal(packed, "one")[0].startswith("bundle: .signatures.json: ")
@@ -251,7 +251,7 @@ def test_no_random_text_is_a_signature(content: bytes) -> None:
     ["ecparam -name prime256v1 -genkey", "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256"],
     ids=["ec", "pkcs8"],
 )
-def test_keys_that_openssl_made_serve_as_well(tmp_path: Path, command: str) -> None:
+def test_keys_from_openssl_are_accepted(tmp_path: Path, command: str) -> None:
     openssl(tmp_path, *command.split(), "-out", "key")
     openssl(tmp_path, "pkey", "-in", "key", "-pubout", "-out", "key.pub")
     (tmp_path / "key").chmod(0o600)
@@ -263,7 +263,7 @@ def test_keys_that_openssl_made_serve_as_well(tmp_path: Path, command: str) -> N
     assert read_bundle(sign_bundle(PLAIN, private), keys=[public]).release == 3
 
 
-def test_a_generated_pair_is_for_its_owner_and_is_never_overwritten(tmp_path: Path) -> None:
+def test_generated_key_file_is_readable_only_by_its_owner_and_never_overwritten(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         public = generate_key(tmp_path / "k")
@@ -275,15 +275,17 @@ def test_a_generated_pair_is_for_its_owner_and_is_never_overwritten(tmp_path: Pa
     content = (tmp_path / "k").read_bytes()
     with pytest.raises(UsageError) as caught:
         generate_key(tmp_path / "k")
-    assert str(caught.value) == f"{tmp_path}/k: there already (name another file; a key is never overwritten)"
+    assert (
+        str(caught.value) == f"{tmp_path}/k: the file exists (choose another file, because a key is never overwritten)"
+    )
     assert (tmp_path / "k").read_bytes() == content
     (tmp_path / "other.pub").write_text("mine")
-    with pytest.raises(UsageError, match=r"other\.pub: there already"):
+    with pytest.raises(UsageError, match=r"other\.pub: the file exists"):
         generate_key(tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 
-def test_a_key_that_is_there_stays_where_no_file_can_be_opened(tmp_path: Path) -> None:
+def test_key_generation_keeps_an_existing_key_if_no_file_can_be_opened(tmp_path: Path) -> None:
     (tmp_path / "k").write_text("mine")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.open(tmp_path, os.O_RDONLY)
@@ -298,19 +300,18 @@ def test_a_key_that_is_there_stays_where_no_file_can_be_opened(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601, 0o777])
-def test_a_private_key_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
+def test_private_key_readable_by_others_is_rejected(tmp_path: Path, mode: int) -> None:
     file = key_file(tmp_path)
     file.chmod(mode)
 
     with pytest.raises(UsageError) as caught:
         load_signing_key(file)
 
-    message = f"{file}: a private key that others may use (mode {mode:04o})"
+    message = f"{file}: other users may read this private key (mode {mode:04o})"
     assert (caught.value.message, caught.value.hint) == (message, f"run: chmod 600 {file}")
 
 
-def test_what_holds_no_private_key_is_not_to_be_closed_to_others(tmp_path: Path) -> None:
-    """Neither a folder nor a public key, whatever its mode."""
+def test_only_error_messages_about_private_key_files_suggest_chmod(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with pytest.raises(UsageError) as folder:
         load_signing_key(tmp_path)
@@ -321,18 +322,18 @@ def test_what_holds_no_private_key_is_not_to_be_closed_to_others(tmp_path: Path)
         load_signing_key(public)
 
     assert folder.value.message == f"{tmp_path}: is a folder, not a file"
-    assert file.value.message == f"{public}: no private key in PEM form, one is needed"
+    assert file.value.message == f"{public}: expected one private key in PEM form, found none"
 
 
-def test_a_key_is_in_no_text_of_its_own() -> None:
+def test_private_key_does_not_appear_in_repr_or_messages() -> None:
     shown = f"{key()!r} {key().public!r}"
 
     assert "PRIVATE" not in shown
     assert str(key().jwk.as_dict(private=True)["d"]) not in shown
 
 
-NOT_P_256 = "not a P-256 key (ES256), or a damaged one"
-NO_PUBLIC = "K: no public key in PEM form (BEGIN PUBLIC KEY)"
+NOT_P_256 = "the key is damaged or of another type, expected a P-256 key (ES256) in PEM form"
+NO_PUBLIC = "K: no public key found, expected PEM text (BEGIN PUBLIC KEY)"
 
 
 @pytest.mark.process
@@ -346,7 +347,7 @@ NO_PUBLIC = "K: no public key in PEM form (BEGIN PUBLIC KEY)"
     ],
     ids=["empty", "RSA", "another curve", "another kind"],
 )
-def test_keys_that_are_not_admitted(tmp_path: Path, commands: list[str], message: str, hint: str) -> None:
+def test_unsupported_keys_are_rejected(tmp_path: Path, commands: list[str], message: str, hint: str) -> None:
     text = ""
     for command in commands:
         made = subprocess.run(["openssl", *command.split()], check=True, capture_output=True).stdout
@@ -362,7 +363,7 @@ def test_keys_that_are_not_admitted(tmp_path: Path, commands: list[str], message
 
 
 @pytest.mark.process
-def test_texts_that_are_not_keys(tmp_path: Path) -> None:
+def test_text_that_is_not_exactly_one_private_key_is_rejected(tmp_path: Path) -> None:
     pem = key_file(tmp_path).read_text()
     broken = key().public.pem.replace("M", "!", 1)
     encrypted = subprocess.run(
@@ -370,7 +371,7 @@ def test_texts_that_are_not_keys(tmp_path: Path) -> None:
     ).stdout.decode()
 
     assert [complaint(public_keys, text, "K").message for text in (pem, broken, "\0")] == [
-        "K: holds a private key",
+        "K: is a private key, expected a public key",
         f"K: {NOT_P_256}",
         NO_PUBLIC,
     ]
@@ -378,25 +379,25 @@ def test_texts_that_are_not_keys(tmp_path: Path) -> None:
         complaint(signing_key, text, "K").message
         for text in (key().public.pem, pem + pem, encrypted, pem.replace("\nM", "\n!", 1))
     ] == [
-        "K: no private key in PEM form, one is needed",
-        "K: 2 private keys in PEM form, one is needed",
+        "K: expected one private key in PEM form, found none",
+        "K: expected one private key in PEM form, found 2",
         "K: the private key is encrypted",
         f"K: {NOT_P_256}",
     ]
 
 
-def test_files_that_are_not_keys(tmp_path: Path) -> None:
+def test_file_that_contains_no_key_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(bytes(range(256)))
     (tmp_path / "large").write_bytes(b"-----BEGIN PUBLIC KEY-----\n" * 100_000)
 
     assert [str(complaint(load_public_keys, [tmp_path / name])) for name in ("none", "binary", "large")] == [
         f"{tmp_path}/none: no such file (check the path)",
-        f"{tmp_path}/binary: no public key in PEM form (BEGIN PUBLIC KEY) ({MAKE_ONE})",
-        f"{tmp_path}/large: larger than 65536 bytes (is this a key?)",
+        f"{tmp_path}/binary: no public key found, expected PEM text (BEGIN PUBLIC KEY) ({MAKE_ONE})",
+        f"{tmp_path}/large: larger than 65536 bytes, expected a key (give a PEM file)",
     ]
 
 
-# The real OPA
+# OPA
 
 
 @pytest.mark.opa
@@ -409,11 +410,11 @@ def test_files_that_are_not_keys(tmp_path: Path) -> None:
         pytest.param(lambda: members(SIGNED, data_json=OTHER_DATA), "data.json: digest mismatch", id="other data"),
         pytest.param(
             lambda: members(SIGNED, **{"custom/x_rego": b"package custom.concerns.x\n"}),
-            "file custom/x.rego not included in bundle signature", id="a file more",
+            "file custom/x.rego not included in bundle signature", id="additional file",
         ),
     ],
 )  # fmt: skip
-def test_opa_itself_takes_what_was_signed_and_refuses_the_rest(
+def test_opa_accepts_correctly_signed_bundles_and_rejects_all_other_bundles(
     opa: Path, tmp_path: Path, packed: Callable[[], bytes], complaint: str | None
 ) -> None:
     (tmp_path / "b.tar.gz").write_bytes(packed())
@@ -431,7 +432,7 @@ def test_opa_itself_takes_what_was_signed_and_refuses_the_rest(
 # The command line
 
 
-def test_keys_are_made_and_used_on_the_command_line(tmp_path: Path) -> None:
+def test_command_line_generates_keys_and_signs_bundles(tmp_path: Path) -> None:
     made = pdp("bundle", "keygen", "-o", tmp_path / "k", "--json").json
     (tmp_path / "b").write_bytes(payments.BUNDLE.read_bytes())
 
@@ -449,7 +450,7 @@ def test_keys_are_made_and_used_on_the_command_line(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_keys_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signing_keys_are_read_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "b").write_bytes(PLAIN)
     monkeypatch.setenv("PDP_SIGNING_KEY", key_file(tmp_path).read_text())
     monkeypatch.setenv("PDP_VERIFICATION_KEYS", key("two").public.pem + key().public.pem)
@@ -463,7 +464,7 @@ def test_keys_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.Monk
     assert pdp("bundle", "verify", tmp_path / "s") == (2, "", f"error: {message}\n    hint: {SIGN}\n")
 
 
-def test_what_the_command_line_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signing_command_rejects_missing_or_invalid_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PDP_SIGNING_KEY", "PDP_VERIFICATION_KEYS"):
         monkeypatch.delenv(name, raising=False)
     file = tmp_path / "b"
@@ -473,13 +474,16 @@ def test_what_the_command_line_refuses(tmp_path: Path, monkeypatch: pytest.Monke
 
     with_key = ("--private-key", tmp_path / "one")
     no_file = "No such file or directory"
-    private, public = (f"name one with --{half}-key, or give it in the variable" for half in ("private", "public"))
+    private, public = (
+        f"give its PEM file with --{half}-key, or its text in the variable" for half in ("private", "public")
+    )
     for arguments, message, hint in (
         (["sign", file], "no private key to sign with", f"{private} PDP_SIGNING_KEY"),
         (["verify", file], "no public key to verify with", f"{public} PDP_VERIFICATION_KEYS"),
-        (["sign", tmp_path / "nope", *with_key], f"{tmp_path}/nope: not a gzip file, or a damaged one", COPY),
-        (["sign", tmp_path / "none", *with_key], f"{tmp_path}/none: cannot be read: {no_file}", "name a bundle file"),
+        (["sign", tmp_path / "nope", *with_key], f"{tmp_path}/nope: damaged, or not a gzip file", COPY),
+        (["sign", tmp_path / "none", *with_key], f"{tmp_path}/none: cannot be read: {no_file}",
+             "give the path of a bundle file"),
         (["sign", file, "-o", tmp_path / "none/b", *with_key],
-         f"{tmp_path}/none/b: cannot be written: {no_file}", "name a file in a folder of yours"),
+         f"{tmp_path}/none/b: cannot be written: {no_file}", "choose a folder you can write to"),
     ):  # fmt: skip
         assert pdp("bundle", *arguments) == (2, "", f"error: {message}\n    hint: {hint}\n")

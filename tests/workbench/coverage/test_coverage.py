@@ -1,4 +1,4 @@
-"""What scenarios reach, and what is missing."""
+"""Coverage of rules, tools and roles by scenarios, and the gaps that a report lists."""
 
 import shutil
 from pathlib import Path
@@ -43,11 +43,11 @@ def measured(suite: Suite, opa: Path | None) -> Coverage:
 
 
 @pytest.mark.opa
-def test_everything_that_is_measured(tmp_path: Path, opa: Path) -> None:
+def test_coverage_measures_codes_lines_verdicts_and_roles(tmp_path: Path, opa: Path) -> None:
     coverage = measured(suite_in(tmp_path, SCENARIOS), opa)
     rego, file = str(tmp_path / "policies/custom/concerns/hours/hours.rego"), str(tmp_path / "scenarios.yaml")
     found = coverage.as_json()
-    own = [one for one in found["codes"] if one["counts"]]
+    own = [item for item in found["codes"] if item["counts"]]
     assert own == [
         {
             "code": code, "part": part, "file": rego, "line": line, "scenario": scenario and f"{file}: {scenario}",
@@ -61,7 +61,7 @@ def test_everything_that_is_measured(tmp_path: Path, opa: Path) -> None:
         ]
     ]  # fmt: skip
     del found["codes"]
-    # The failed scenario reached lines, codes and a verdict; it proves nothing.
+    # One scenario failed. The lines, codes and verdict that no other scenario reached do not count.
     assert found == {
         "percent": 62.5,
         "lines": [{"file": rego, "covered": 5, "missed": [23, 24, 25]}],
@@ -88,22 +88,22 @@ def test_everything_that_is_measured(tmp_path: Path, opa: Path) -> None:
     assert coverage.complaints(63) == (
         "no scenario in which send_note of manifest 1 is ALLOW",
         f"no scenario reaches hours.late ({rego}:23)",
-        "lines of Rego: 62.5 % are covered, 63 % are asked for",
+        "lines of Rego: 62.5 % are covered, 63 % are required",
     )
     assert coverage.complaints(62) == coverage.complaints(63)[:2] == coverage.complaints(None)
 
 
 @pytest.mark.opa
 @pytest.mark.usefixtures("opa")
-def test_without_opa_lines_are_unknown_and_the_rest_is_there(tmp_path: Path) -> None:
+def test_covered_lines_are_unknown_without_opa(tmp_path: Path) -> None:
     coverage = measured(suite_in(tmp_path, SCENARIOS), None)
     assert (coverage.lines, coverage.percent, coverage.as_json()["lines"]) == (None, None, None)
-    assert coverage.complaints(0)[2:] == ("lines of Rego: not known without OPA; run: pdp opa install",)
-    assert [one.name for one in coverage.missing] == ["send_note", "hours.late"]
+    assert coverage.complaints(0)[2:] == ("lines of Rego: unknown without OPA; run: pdp opa install",)
+    assert [item.name for item in coverage.missing] == ["send_note", "hours.late"]
 
 
 @pytest.mark.opa
-def test_what_two_suites_reach_together_is_reached(tmp_path: Path, opa: Path) -> None:
+def test_coverage_report_combines_the_results_of_several_suites(tmp_path: Path, opa: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     late = [
@@ -120,8 +120,7 @@ def test_what_two_suites_reach_together_is_reached(tmp_path: Path, opa: Path) ->
 
 
 @pytest.mark.opa
-def test_the_baselines_scenarios_answer_for_the_baseline(opa: Path) -> None:
-    """Its own suites: every line is of the baseline, and every code of the limits is reached."""
+def test_baseline_scenarios_cover_the_baseline(opa: Path) -> None:
     suites = [load_suite(ROOT / f"tests/scenarios/{name}.scenarios.yaml") for name in ("limits", "spending")]
     coverage = measure([(suite, results_of(suite)) for suite in suites], opa)
     assert coverage.lines is not None
@@ -130,7 +129,7 @@ def test_the_baselines_scenarios_answer_for_the_baseline(opa: Path) -> None:
     }
     limits = {file.file: file.missed for file in coverage.lines if Path(file.file).name == "limits.rego"}
     assert list(limits.values()) == [(), ()]
-    assert {one.code for one in coverage.codes if one.scenario} >= {
+    assert {item.code for item in coverage.codes if item.scenario} >= {
         "limits.cumulative_exceeded",
         "limits.exceeded",
         "limits.invalid",
@@ -138,7 +137,7 @@ def test_the_baselines_scenarios_answer_for_the_baseline(opa: Path) -> None:
 
 
 @pytest.mark.opa
-def test_a_project_without_rego_of_its_own_answers_for_its_tools_alone(tmp_path: Path, opa: Path) -> None:
+def test_coverage_of_a_project_without_custom_rego_counts_only_tools(tmp_path: Path, opa: Path) -> None:
     suite = suite_in(tmp_path, SCENARIOS[:1])
     text = suite.file.read_text().replace("policies:\n- policies\n", "")
     suite.file.write_text(text)
@@ -151,7 +150,7 @@ def test_a_project_without_rego_of_its_own_answers_for_its_tools_alone(tmp_path:
     assert coverage.complaints(100) == tuple(missing.message for missing in coverage.missing)
 
 
-def test_arguments_with_a_role_that_no_stranger_chose_are_told() -> None:
+def test_coverage_reports_roles_that_no_untrusted_value_reached() -> None:
     suite = load_suite(ROOT / "examples/assistant/scenarios.yaml")
 
     results = results_of(suite)
@@ -165,5 +164,6 @@ def test_arguments_with_a_role_that_no_stranger_chose_are_told() -> None:
     assert reached["send_mail", "to"] == f"{suite.file}: attack 1, a mail names who is to get the report"
     assert reached["send_mail", "body"] == f"{suite.file}: attack 2, a page has a link that is passed on"
     assert None not in reached.values()
-    assert {role.scenario for role in tasks.roles} == {None}  # what is only read chooses nothing
+    # In these scenarios, no untrusted value determines an argument.
+    assert {role.scenario for role in tasks.roles} == {None}
     assert coverage.missing == ()

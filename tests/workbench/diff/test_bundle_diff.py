@@ -1,4 +1,4 @@
-"""Two bundles compared: structure, known calls, and generated calls."""
+"""`pdp bundle diff` compares the contents of two bundles, and their decisions on known and generated calls."""
 
 import json
 import shutil
@@ -29,11 +29,11 @@ pytestmark = pytest.mark.opa
 
 SANCTIONS = "custom/concerns/sanctions/sanctions.rego"
 SMALL = 900
-"""Enough calls for one departure at a time of the example's tools."""
+"""The number of generated calls. It is enough to change each field of a call of the example's tools once."""
 
 
 def made(file: Path, *, manifest: Any = None, release: int = 2, **data: Any) -> Path:
-    """The example's bundle with another manifest beside its policies, or other data; nothing is compiled."""
+    """Write the example's bundle with another manifest or other data, but the same compiled policies."""
     bundle = read_bundle(BUNDLE)
     document = effective().document if manifest is None else manifest
     whole = {**bundle.data, "manifests": {digest(canonical(document)): document}, **data}
@@ -42,14 +42,14 @@ def made(file: Path, *, manifest: Any = None, release: int = 2, **data: Any) -> 
 
 
 def manifest(change: Callable[[Any], None]) -> Any:
-    """The example's effective manifest, changed."""
+    """Return the effective manifest of the example after `change` was applied to it."""
     document = deepcopy(effective().document)
     change(document)
     return document
 
 
 def compiled(folder: Path, opa: Path, *edits: tuple[str, str, str], name: str = "new") -> Path:
-    """The example's bundle built anew from sources with some texts replaced: path, text, other text."""
+    """Build the example's bundle from edited sources. Each edit is a path, the text to replace, and the new text."""
     sources = folder / name
     shutil.copytree(ROOT / "policies", sources / "policies", ignore=shutil.ignore_patterns("checks"))
     shutil.copytree(EXAMPLE / "policies", sources / "own")
@@ -74,14 +74,14 @@ CLEAR = '_clear if input.context.sanctions_status == "clear"'
 
 @pytest.fixture(scope="module")
 def unscreened(tmp_path_factory: pytest.TempPathFactory, opa: Path) -> Path:
-    """The example's bundle, in which a beneficiary need not have been screened."""
+    """Build the example's bundle with a policy that also accepts beneficiaries who were not screened."""
     other = '_clear if input.context.sanctions_status in {"clear", "not_screened"}'
     return compiled(tmp_path_factory.mktemp("unscreened"), opa, (f"own/{SANCTIONS}", CLEAR, other))
 
 
 @pytest.fixture(scope="module")
 def found(unscreened: Path) -> BundleDiff:
-    """What that changes."""
+    """Return the difference between the example's bundle and the bundle `unscreened`."""
     return bundle_diff(BUNDLE, unscreened, suites=[load_suite(EXAMPLE / "scenarios.yaml")], most=SMALL)
 
 
@@ -89,7 +89,7 @@ def line_of(text: str) -> int:
     return (EXAMPLE / "policies" / SANCTIONS).read_text().splitlines().index(text) + 1
 
 
-def test_a_bundle_does_not_differ_from_itself() -> None:
+def test_diff_of_a_bundle_with_itself_is_empty() -> None:
     same = bundle_diff(BUNDLE, BUNDLE, suites=[load_suite(EXAMPLE / "scenarios.yaml")], most=SMALL)
 
     assert (same.differs, same.as_json()["loosens"], same.groups, same.loosenings()) == (False, False, (), {})
@@ -100,8 +100,8 @@ def test_a_bundle_does_not_differ_from_itself() -> None:
     assert same.extent.never_allowed == []
 
 
-def test_a_weaker_condition_is_found_with_a_witness(found: BundleDiff) -> None:
-    group = next(one for one in found.generated if one.tools)
+def test_bundle_diff_shows_a_weakened_rule_condition_with_an_affected_call(found: BundleDiff) -> None:
+    group = next(item for item in found.generated if item.tools)
 
     assert "sanctions_status not_screened" in group.call
     assert group.call.startswith("initiate_wire, ")
@@ -114,7 +114,7 @@ def test_a_weaker_condition_is_found_with_a_witness(found: BundleDiff) -> None:
     assert (found.as_json()["loosens"], found.fails("loosening"), found.fails("any")) == (True, True, True)
 
 
-def test_scenarios_show_who_would_notice(found: BundleDiff) -> None:
+def test_diff_shows_the_scenario_calls_that_are_decided_differently(found: BundleDiff) -> None:
     (group,) = found.known.groups
 
     assert (group.change.old, group.change.new, group.tools) == ("DENY", "ALLOW", ("initiate_wire",))
@@ -122,22 +122,22 @@ def test_scenarios_show_who_would_notice(found: BundleDiff) -> None:
         "a wire to a beneficiary who has not been screened is denied"
     ]
     assert found.known.scenarios == len(load_suite(EXAMPLE / "scenarios.yaml").scenarios)
-    # Who has explained what was generated has explained this as well.
-    assert group.id in {one.id for one in found.generated}
+    # Generated calls show the same difference as the scenarios, so one explanation covers both.
+    assert group.id in {item.id for item in found.generated}
 
 
-def test_a_changed_helper_is_named_with_its_places(found: BundleDiff, unscreened: Path) -> None:
+def test_diff_reports_a_changed_helper_rule_with_its_locations(found: BundleDiff, unscreened: Path) -> None:
     place = f"{SANCTIONS}:{line_of(CLEAR)}"
 
-    assert [(one.direction, one.line, one.where) for one in found.structure.rules] == [
+    assert [(item.direction, item.line, item.where) for item in found.structure.rules] == [
         (
-            "unclear", "custom.concerns.sanctions _clear: changed: its effect on decisions is below",
+            "unclear", "custom.concerns.sanctions _clear: changed; decisions show its effect",
             f"{BUNDLE}!{place}, {unscreened}!{place}",
         )
     ]  # fmt: skip
 
 
-def test_policies_written_otherwise_do_not_differ(tmp_path: Path, opa: Path) -> None:
+def test_diff_ignores_the_formatting_of_policies(tmp_path: Path, opa: Path) -> None:
     text = (EXAMPLE / "policies" / SANCTIONS).read_text()
     start = text.index("# METADATA", 10)
     head, rules = text[:start], text[start:].replace(CLEAR, "")
@@ -152,7 +152,7 @@ def test_policies_written_otherwise_do_not_differ(tmp_path: Path, opa: Path) -> 
     assert (same.differs, same.groups, same.structure.rules) == (False, (), ())
 
 
-def test_added_and_removed_rules_have_a_direction_and_texts_are_no_difference(opa: Path) -> None:
+def test_bundle_diff_says_whether_added_and_removed_rules_loosen_or_tighten(opa: Path) -> None:
     old = read_bundle(BUNDLE)
     text = old.modules[SANCTIONS]
     without = {path: each for path, each in old.modules.items() if path != SANCTIONS}
@@ -160,7 +160,7 @@ def test_added_and_removed_rules_have_a_direction_and_texts_are_no_difference(op
 
     def directions(modules: dict[str, str]) -> list[tuple[str, str, bool]]:
         changes = rule_changes(BundlePair.of(opa, old, replace(old, modules=modules)))
-        return [(one.direction, one.name, one.new is None) for one in changes]
+        return [(item.direction, item.name, item.new is None) for item in changes]
 
     assert directions(without) == [
         ("unclear", "custom.concerns.sanctions _clear", True),
@@ -169,10 +169,10 @@ def test_added_and_removed_rules_have_a_direction_and_texts_are_no_difference(op
     ]
     assert directions(reworded) == []
     back = rule_changes(BundlePair.of(opa, replace(old, modules=without), old))
-    assert [one.direction for one in back if one.name == "sanctions.not_clear"] == ["tightens"]
+    assert [item.direction for item in back if item.name == "sanctions.not_clear"] == ["tightens"]
 
 
-def test_a_scope_less_and_a_limit_less_loosen(tmp_path: Path) -> None:
+def test_bundle_diff_says_whether_changed_scopes_and_limits_loosen_or_tighten(tmp_path: Path) -> None:
     def lenient(document: Any) -> None:
         document["manifest_version"] = "2026.07.2"
         document["tools"]["lookup_beneficiary"]["scopes"] = ["payments.lookup", "payments.more"]
@@ -182,18 +182,18 @@ def test_a_scope_less_and_a_limit_less_loosen(tmp_path: Path) -> None:
     strict = made(tmp_path / "old.tar.gz")
     other = bundle_diff(strict, made(tmp_path / "new.tar.gz", manifest=manifest(lenient)), most=2000)
 
-    assert [(one.direction, one.line) for one in other.structure.manifests] == [
+    assert [(item.direction, item.line) for item in other.structure.manifests] == [
         ("unclear", "manifest: 2026.07.1 became 2026.07.2"),
         ("loosens", "initiate_wire: limits: removed wire.auto_approved amount"),
         ("tightens", "lookup_beneficiary: scopes: added payments.more"),
     ]
-    denied = [one for one in other.generated if (one.change.old, one.change.new) == ("ALLOW", "DENY")]
-    assert "scopes.missing" in {code for one in denied for code in one.change.codes_added}
-    assert {one.tools for one in other.generated} <= {("initiate_wire",), ("lookup_beneficiary",)}
+    denied = [item for item in other.generated if (item.change.old, item.change.new) == ("ALLOW", "DENY")]
+    assert "scopes.missing" in {code for item in denied for code in item.change.codes_added}
+    assert {item.tools for item in other.generated} <= {("initiate_wire",), ("lookup_beneficiary",)}
     assert other.loosenings()
 
 
-def test_a_new_tool_and_one_that_is_gone_are_found_each_time_by_the_same_calls(tmp_path: Path) -> None:
+def test_diff_shows_added_and_removed_tools_with_reproducible_calls(tmp_path: Path) -> None:
     def other(document: Any) -> None:
         document["manifest_version"] = "2026.08.1"
         entry = document["tools"].pop("lookup_beneficiary")
@@ -210,7 +210,7 @@ def test_a_new_tool_and_one_that_is_gone_are_found_each_time_by_the_same_calls(t
     assert json.dumps(found.as_json()) == json.dumps(again.as_json())
 
 
-def test_a_recorded_log_in_either_form(tmp_path: Path, unscreened: Path, found: BundleDiff) -> None:
+def test_diff_reads_both_formats_of_decision_logs(tmp_path: Path, unscreened: Path, found: BundleDiff) -> None:
     request = orjson.loads(found.known.groups[0].smallest.call.new)
     lines = [
         {"input": request},
@@ -227,7 +227,7 @@ def test_a_recorded_log_in_either_form(tmp_path: Path, unscreened: Path, found: 
     decided = bundle_diff(BUNDLE, unscreened, logs=[log], most=0)
 
     assert (log.skipped, len(log.requests)) == (3, 1)
-    assert [(one.change, one.sources) for one in decided.groups] == [(found.known.groups[0].change, (f"{file}:1",))]
+    assert [(item.change, item.sources) for item in decided.groups] == [(found.known.groups[0].change, (f"{file}:1",))]
 
 
 @pytest.mark.parametrize(
@@ -235,28 +235,28 @@ def test_a_recorded_log_in_either_form(tmp_path: Path, unscreened: Path, found: 
     [
         pytest.param(b"nothing", "not JSON: Expecting value: line 1 column 1 (char 0)", id="no JSON"),
         pytest.param(b"[]", "not an object", id="no object"),
-        pytest.param(b'{"input": 1, "input": 2}', "a key stands twice in one object", id="twice"),
+        pytest.param(b'{"input": 1, "input": 2}', "duplicate key in an object", id="twice"),
         pytest.param(b'{"input": NaN}', "input: nan is not a number of JSON", id="not a number"),
     ],
 )
-def test_a_faulty_log_says_where(tmp_path: Path, line: bytes, message: str) -> None:
+def test_faulty_decision_log_line_is_reported_with_its_location(tmp_path: Path, line: bytes, message: str) -> None:
     file = tmp_path / "log.jsonl"
     file.write_bytes(b'{"input": {}}\n' + line)
 
     with pytest.raises(FileFaultsError) as caught:
         read_log(file)
 
-    assert str(caught.value) == f'{file}:2:1: {message}\n    hint: write {{"input": REQUEST}}, one a line'
+    assert str(caught.value) == f'{file}:2:1: {message}\n    hint: write one {{"input": REQUEST}} per line'
 
 
-def test_whatever_was_recorded_is_decided(tmp_path: Path) -> None:
+def test_bundle_diff_decides_malformed_requests_of_a_decision_log(tmp_path: Path) -> None:
     file = tmp_path / "log.jsonl"
     file.write_bytes(b'{"input": 7}\n{"input": {"action": []}}\n{"input": null}\n')
 
     assert bundle_diff(BUNDLE, BUNDLE, logs=[read_log(file)], most=0).known.calls == 3
 
 
-def test_a_generated_entry_is_asked_of_only_when_its_call_is_taken(opa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundle_diff_decides_generated_calls_only_when_needed(opa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = read_bundle(BUNDLE)
     asked: set[str] = set()
     generated = GeneratedCalls(BundlePair.of(opa, bundle, bundle))

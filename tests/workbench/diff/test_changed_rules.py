@@ -1,4 +1,4 @@
-"""A changed rule is shown by a call, or reported: back doors, rules that were renamed, and what a reviewer reads."""
+"""The bundle diff shows every back door in changed rules by a call or reports the rule. Renamed rules are ignored."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ ARGUMENTS = "input.context.arguments"
 IMPORT = "import data.authz.lib.reason"
 CALLS = 3000
 
-# Each lets a beneficiary pass who is not clear, for those calls alone.
+# Each condition is a back door, because in certain calls it accepts a beneficiary whose screening is not clear.
 SHOWN = {
     "one subject": 'input.subject.id == "mallory"',
     "one amount": f"{ARGUMENTS}.amount == 13.37",
@@ -48,23 +48,23 @@ HELPERS = '_second := "second"\n\n_friend(name) if {\n\tis_string(name)\n\ttrim_
 
 
 def with_doors(folder: Path, opa: Path, *doors: str) -> Path:
-    """The example's bundle with more ways past the sanctions."""
+    """Build the example's bundle with these conditions as additional exceptions to the sanctions rule."""
     rules = "\n\n".join((CLEAR, *(f"_clear if {{ {door} }}" for door in doors), HELPERS))
     return compiled(folder, opa, (OWN, CLEAR, rules), (OWN, IMPORT, f"import data.authz.lib.number\n{IMPORT}"))
 
 
-def test_every_back_door_is_shown_or_reported(tmp_path: Path, opa: Path) -> None:
+def test_bundle_diff_shows_a_call_for_every_back_door_or_reports_the_changed_rule(tmp_path: Path, opa: Path) -> None:
     new = with_doors(tmp_path, opa, *SHOWN.values(), *HIDDEN.values())
 
     found = bundle_diff(BUNDLE, new, suites=[load_suite(EXAMPLE / "scenarios.yaml")], most=CALLS)
 
     assert found.loosenings()
-    reported = {f"`_clear if {{ {door} }}`: no call shows that it is there" for door in HIDDEN.values()}
+    reported = {f"`_clear if {{ {door} }}`: no call shows the effect of this rule" for door in HIDDEN.values()}
     assert reported <= {line.partition(": ")[2] for line in found.not_shown}
     places = {name: what for name, what in found.unseen().items() if "no call shows" in what}
     assert len(places) == len(found.not_shown)
     assert f"{len(found.unseen())} places where a loosening would not be seen" in verdict(found)
-    # Before everything else, a reviewer reads what is hidden, and by which name it has to be explained.
+    # The Markdown report begins with the changes that no call shows, and contains the ids of these changes.
     first, _ = markdown(found).split("What was compared")
     assert [name for name in (*places, *found.loosenings()) if f"`{name}`" not in first] == []
 
@@ -73,7 +73,9 @@ def test_every_back_door_is_shown_or_reported(tmp_path: Path, opa: Path) -> None
     ("approval", "missed"),
     [pytest.param(None, 0, id="admitted"), pytest.param({}, 1, id="denied for something else")],
 )
-def test_a_call_that_stays_denied_shows_no_loosening(opa: Path, approval: Any, missed: int) -> None:
+def test_bundle_diff_reports_no_loosening_for_a_call_that_both_bundles_deny(
+    opa: Path, approval: Any, missed: int
+) -> None:
     bundle = read_bundle(BUNDLE)
     (digest, document), *_ = bundle.data["manifests"].items()
     tool = next(tool for tool in called_tools(document, digest) if tool.name == "initiate_wire")
@@ -85,7 +87,7 @@ def test_a_call_that_stays_denied_shows_no_loosening(opa: Path, approval: Any, m
 
     found = not_shown(BundlePair.of(opa, bundle, replace(bundle, modules=opened)), bundle.data, [canonical(call)])
 
-    ours = f"`{door}`: no call shows that it is there"
+    ours = f"`{door}`: no call shows the effect of this rule"
     assert [line.partition(": ")[2] for line in found if door in line] == [ours] * missed
 
 
@@ -102,7 +104,7 @@ def changes(opa: Path, old: str, new: str) -> list[str]:
 
 
 def chained(names: list[str], variable: str, *more: str) -> str:
-    """Helpers of which each asks the next, so that a name stands in two rules."""
+    """Return helper rules. Each rule uses the next rule, so each name occurs in two rules."""
     rules = [
         f'{name} if {{\n\t{variable} := input.context.x{number}\n\t{variable} != "{number}"\n\t{following}\n}}'
         for number, (name, following) in enumerate(zip(names, [*names[1:], "_clear"], strict=True))
@@ -121,9 +123,7 @@ def chained(names: list[str], variable: str, *more: str) -> str:
         ),
     ],
 )  # fmt: skip
-def test_of_forty_renamed_rules_only_what_says_something_else_is_a_change(
-    opa: Path, text: str, expected: list[str]
-) -> None:
+def test_diff_ignores_renamed_rules_but_reports_a_new_rule(opa: Path, text: str, expected: list[str]) -> None:
     assert changes(opa, chained(RENAMED, "value"), text) == expected
 
 
@@ -131,7 +131,7 @@ def test_of_forty_renamed_rules_only_what_says_something_else_is_a_change(
     ("old", "new"),
     [
         pytest.param("_a := 1\n\n_b := 2", "_a := 2\n\n_b := 1", id="names that are exchanged"),
-        pytest.param("_a if input.x\n\n_c if _a", "_b if input.y\n\n_c if _b", id="another helper under another name"),
+        pytest.param("_a if input.x\n\n_c if _a", "_b if input.y\n\n_c if _b", id="another helper with another name"),
         pytest.param(
             "_a if input.x\n\n_c if data.custom.concerns.sanctions[input.y]",
             "_b if input.x\n\n_c if data.custom.concerns.sanctions[input.y]", id="a name that a reference computes",
@@ -146,5 +146,5 @@ def test_of_forty_renamed_rules_only_what_says_something_else_is_a_change(
         ),
     ],
 )  # fmt: skip
-def test_what_means_something_else_stays_a_change(opa: Path, old: str, new: str) -> None:
+def test_diff_reports_a_rule_with_a_changed_meaning(opa: Path, old: str, new: str) -> None:
     assert changes(opa, old, new) != []

@@ -1,4 +1,4 @@
-"""A label that loosens shows in the difference of two bundles, with a call that is decided otherwise."""
+"""The bundle diff shows a loosened data label by a call that the two bundles decide differently."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,7 +28,7 @@ WRITES: Fields = {
 ROLES = {"to": "destination", "text": "body"}
 MAIL: Fields = {**WRITES, "roles": ROLES}
 
-# By the label: what a tool with effects states, strict and lax.
+# For each label of a tool with effects: the fields of a strict entry, and the fields of a loosened entry.
 OF_CALLS: dict[str, tuple[Fields, Fields]] = {
     "roles.to": ({"roles": ROLES}, {"roles": {"text": "body"}}),
     "roles.text": ({"roles": ROLES}, {"roles": {"to": "destination"}}),
@@ -40,7 +40,8 @@ OF_CALLS: dict[str, tuple[Fields, Fields]] = {
     "flow.rules": ({"flow": {"profile": "watch", "rules": ["aimless"]}}, {"flow": {"profile": "watch"}}),
     "flow.otherwise": ({"roles": ROLES, "flow": {"otherwise": "deny"}}, {"roles": ROLES}),
 }
-# Likewise what a tool states whose result comes before the call; it has markings of its own name.
+# For each label of a tool result: the fields of a strict entry, and the fields of a loosened entry. The markings name
+# the tool.
 OF_RESULTS: dict[str, tuple[Fields, Fields]] = {
     "result.integrity": ({"result": {}}, {"result": {"integrity": "trusted"}}),
     "result.trusted": ({"result": {}}, {"result": {"trusted": ["/id"]}}),
@@ -52,7 +53,7 @@ OF_RESULTS: dict[str, tuple[Fields, Fields]] = {
 
 
 def loosened(opa: Path, old: Mapping[str, Fields], new: Mapping[str, Fields]) -> tuple[set[str], list[tuple[str, Any]]]:
-    """The changes that loosen, and the calls that do: the tool, and the request as it was put to the old bundle."""
+    """Return the changes that loosen the policy, and the tool and the old request of each call that is loosened."""
     base, bundles = read_bundle(BUNDLE), []
     for version, tools in (("1", old), ("2", new)):
         stated = [{"name": name, **fields} for name, fields in tools.items()]
@@ -68,7 +69,7 @@ def loosened(opa: Path, old: Mapping[str, Fields], new: Mapping[str, Fields]) ->
     return {change.name for change in pair.manifests.changes() if change.direction == "loosens"}, calls
 
 
-def test_a_label_of_a_call_that_loosens_has_a_witness(opa: Path) -> None:
+def test_bundle_diff_shows_a_loosened_call_label_with_an_affected_call(opa: Path) -> None:
     names = {f"send_{number}": label for number, label in enumerate(OF_CALLS)}
     old, new = ({name: {**WRITES, **OF_CALLS[label][side]} for name, label in names.items()} for side in (0, 1))
     changes, calls = loosened(opa, old, new)
@@ -77,7 +78,7 @@ def test_a_label_of_a_call_that_loosens_has_a_witness(opa: Path) -> None:
     assert {names[tool] for tool, _ in calls if tool in names} == {*OF_CALLS}
 
 
-def test_a_label_of_a_result_that_loosens_has_a_witness(opa: Path) -> None:
+def test_bundle_diff_shows_a_loosened_result_label_with_an_affected_call(opa: Path) -> None:
     names = {f"read_{number}": label for number, label in enumerate(OF_RESULTS)}
     sends = {"send_mail": MAIL, "send_for_good": {**MAIL, "destructive": True}}
     old, new = ({name: {**READS, **OF_RESULTS[label][side]} for name, label in names.items()} for side in (0, 1))
@@ -98,7 +99,7 @@ def test_a_label_of_a_result_that_loosens_has_a_witness(opa: Path) -> None:
         (["clerk"], ["$subject", "clerk"], 2, [["$subject"], ["clerk"]]),
     ],
 )
-def test_that_people_may_approve_for_their_own_agents_has_a_witness(
+def test_bundle_diff_shows_a_call_that_its_subject_may_newly_approve(
     opa: Path, old: list[str], new: list[str], quorum: int, people: list[list[str]]
 ) -> None:
     before, after = (
@@ -113,14 +114,14 @@ def test_that_people_may_approve_for_their_own_agents_has_a_witness(
     ]
 
 
-def test_calls_are_free_where_labels_are_no_longer_in_use(opa: Path) -> None:
+def test_removing_all_labels_of_a_tool_loosens_its_calls(opa: Path) -> None:
     changes, calls = loosened(opa, {"send_mail": MAIL}, {"send_mail": WRITES})
 
     assert changes == {f"send_mail: {label}" for label in ("flow.profile", "roles.text", "roles.to")}
     assert {tool for tool, _ in calls} == {"send_mail"}
 
 
-def test_labels_that_tighten_loosen_no_call(opa: Path) -> None:
+def test_stricter_labels_of_a_tool_loosen_no_call_in_a_bundle_diff(opa: Path) -> None:
     lax = {"read_mail": {**READS, "result": {"trusted": ["/id"]}}, "send_mail": {**MAIL, "admits": ["mail"]}}
     strict = {
         "read_mail": {**READS, "result": {"markings": ["mail"]}},

@@ -1,4 +1,4 @@
-"""What a bundle diff must not miss, and what an explanation of a difference holds for."""
+"""A bundle diff finds all these loosened rules. The id of a difference depends only on the rules that differ."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,14 +41,14 @@ deny contains reason.new(rego.metadata.rule(), {}) if input.subject.id in {"mall
 
 
 def differences(opa: Path, old: Path, new: Path, count: int) -> list[Difference]:
-    """What so many generated calls show, of the example's own tools, three in four with one change."""
+    """Return the differences that `count` generated calls of the example's tools show."""
     generated = GeneratedCalls(BundlePair.of(opa, read_bundle(old), read_bundle(new)))
     with generated.comparison as comparison:
         return list(comparison.differences(islice(generated.calls(count * 3 // 2), count)))
 
 
-def test_settings_that_a_bundle_has_now_are_not_lent_to_the_one_before(tmp_path: Path, opa: Path) -> None:
-    """Scenarios state the same data beside the policies; the old bundle has none of its own, and denies."""
+def test_bundle_diff_does_not_apply_settings_of_the_new_bundle_to_the_old_bundle(tmp_path: Path, opa: Path) -> None:
+    """The old bundle has no settings and denies. With the new bundle's settings, the old bundle would also allow."""
     old = compiled(tmp_path, opa, (OWN, CLEAR, "_clear if input.context.sanctions_status in data.settings.admitted"))
     bundle, settings = read_bundle(old), {"admitted": ["clear"]}
     new = tmp_path / "settings.tar.gz"
@@ -73,7 +73,7 @@ def test_settings_that_a_bundle_has_now_are_not_lent_to_the_one_before(tmp_path:
         ('object.get(input.context, "door", "") == "back"', ("context", "door"), "back"),
     ],
 )  # fmt: skip
-def test_a_second_way_past_a_denial_is_found(
+def test_bundle_diff_finds_a_second_exception_to_a_rule_that_denies(
     tmp_path: Path, opa: Path, condition: str, where: tuple[str, ...], value: Any
 ) -> None:
     new = compiled(tmp_path, opa, (OWN, CLEAR, f"{BOTH} {condition}"))
@@ -86,17 +86,18 @@ def test_a_second_way_past_a_denial_is_found(
     assert value in [at(orjson.loads(each.call.new), where) for each in loosening]
 
 
-def test_a_base_call_keeps_what_it_needs_whatever_a_changed_module_reads(tmp_path: Path, opa: Path) -> None:
+def test_calls_generated_for_a_diff_contain_the_attributes_that_changed_modules_read(tmp_path: Path, opa: Path) -> None:
     edit = f'{CLEAR}\n\n_wrong if input.context.purpose\n\n_wrong if "grid.purpose" in input.subject.properties.scopes'
     text = (EXAMPLE / "policies" / SANCTIONS).read_text()
     deny = DENIED.replace('input.subject.id in {"mallory", "eve"}', "_wrong")
     new = compiled(tmp_path, opa, (OWN, text, f"{text.replace(CLEAR, edit)}\n{deny}"))
 
-    # Every call with a purpose is denied now, so that nothing can be said of a loosening.
+    # The new policy denies every call with a purpose. Only generated calls that still have their purpose show this
+    # difference.
     assert {each.change.new for each in differences(opa, BUNDLE, new, 20)} == {Verdict.DENY}
 
 
-def test_one_less_in_a_list_of_those_who_are_denied(tmp_path: Path, opa: Path) -> None:
+def test_diff_finds_a_subject_removed_from_a_deny_list(tmp_path: Path, opa: Path) -> None:
     text = (EXAMPLE / "policies" / SANCTIONS).read_text()
     fewer = DENIED.replace('"mallory", "eve"', '"eve"')
     old, new = (
@@ -110,14 +111,14 @@ def test_one_less_in_a_list_of_those_who_are_denied(tmp_path: Path, opa: Path) -
 
 
 def identity(opa: Path, condition: str, *more: str) -> str:
-    """The id of one difference when the sanctions' condition is another one, and more rules stand below it."""
+    """Return the id of a difference. The sanctions rule has this condition, and the rules `more` follow it."""
     bundle = read_bundle(BUNDLE)
     text = "\n\n".join((bundle.modules[SANCTIONS].replace(CLEAR, f"_clear if {condition}"), *more))
     new = replace(bundle, modules={**bundle.modules, SANCTIONS: text})
     return structure_of(BundlePair.of(opa, bundle, new)).id_of("decisions")
 
 
-def test_an_explanation_holds_for_one_change_of_the_bundle_however_it_is_written(opa: Path) -> None:
+def test_id_of_a_bundle_difference_does_not_depend_on_the_formatting_of_rules(opa: Path) -> None:
     officer = 'input.context.sanctions_status in {"clear", "cleared_by_officer"}'
     wider = officer.replace('"clear", ', '"clear", "pending", ')
     ids = [identity(opa, *texts) for texts in ((officer,), (wider,), ("true",), (officer, "_more if input.a"))]
@@ -147,7 +148,7 @@ LESS, MORE = {"set": {"amount": 100}}, {"set": {"amount": 900000}}
         (decided(Verdict.ALLOW, transform=LESS), decided(Verdict.DENY, transform=MORE), False),
     ],
 )
-def test_other_parameters_of_an_obligation_count_as_loosening(old: Decision, new: Decision, *, counts: bool) -> None:
+def test_changed_obligation_parameters_count_as_loosening(old: Decision, new: Decision, *, counts: bool) -> None:
     change = change_of(old, new)
 
     assert change is not None
@@ -165,7 +166,7 @@ obligations contains {"id": "transform", "on": "ALLOW", "parameters": {"set": {"
 """
 
 
-def test_a_cap_that_rises_counts_as_loosening(tmp_path: Path, opa: Path) -> None:
+def test_raised_limit_counts_as_loosening(tmp_path: Path, opa: Path) -> None:
     text = (EXAMPLE / "policies" / SANCTIONS).read_text()
     old, new = (
         compiled(tmp_path, opa, (OWN, text, f"{text}\n{DUTY.replace('10', cap)}"), name=f"cap-{cap}")
@@ -173,8 +174,8 @@ def test_a_cap_that_rises_counts_as_loosening(tmp_path: Path, opa: Path) -> None
     )
     found = bundle_diff(old, new, most=300)
 
-    (group,) = [one for one in found.generated if one.tools]
-    assert group.call.endswith(": ALLOW as before, otherwise in transform")
+    (group,) = [item for item in found.generated if item.tools]
+    assert group.call.endswith(": ALLOW as before, with a difference in transform")
     assert group.change.direction == "loosens"
     assert found.review[0].direction == "loosens"
     assert (found.as_json()["loosens"], found.fails("loosening"), list(found.loosenings())) == (True, True, [group.id])
@@ -184,15 +185,15 @@ def gate_reasons(bundle: Path, last: Path) -> tuple[str, ...]:
     suite = load_suite(EXAMPLE / "scenarios.yaml")
     skip = [name for name in NAMES if name != "loosening"]
     checked = release_check(Gate(bundle, [suite], last=last, skip=skip, generate=300))
-    return tuple(next(one for one in checked.checks if one.name == "loosening").reasons)
+    return tuple(next(item for item in checked.checks if item.name == "loosening").reasons)
 
 
 def many(count: int, value: str) -> str:
-    """Rules that read so many attributes, none of which keeps the example from being allowed."""
+    """Return rules that read `count` attributes and deny none of the example's calls."""
     return "".join(f'_odd if input.context.zz{at:03} == "{value}"\n\n' for at in range(count))
 
 
-def test_what_a_changed_rule_reads_and_there_is_no_room_for_is_unseen(tmp_path: Path) -> None:
+def test_bundle_diff_reports_rule_changes_that_no_generated_call_reaches_as_unseen(tmp_path: Path) -> None:
     bundle = read_bundle(BUNDLE)
     text = bundle.modules[SANCTIONS]
     files = []
@@ -204,13 +205,15 @@ def test_what_a_changed_rule_reads_and_there_is_no_room_for_is_unseen(tmp_path: 
     found = bundle_diff(*files, most=60)
 
     unseen = list(found.unseen().values())
-    without_room = [what for what in unseen if what.endswith(": a changed rule reads it, and there was no room for it")]
-    assert 10 < len(without_room) < 60
-    assert " attributes that there was no room for: context." in found.not_covered()[-1]
+    left_out = [
+        what for what in unseen if what.endswith(": a changed rule reads this field, but the limit of calls omits it")
+    ]
+    assert 10 < len(left_out) < 60
+    assert " attributes that the limit of calls left out: context." in found.not_covered()[-1]
     assert f"{len(unseen)} places where a loosening would not be seen" in verdict(found)
 
 
-def test_a_tool_that_is_never_allowed_reaches_the_gate(tmp_path: Path) -> None:
+def test_release_gate_reports_a_tool_for_which_no_generated_call_is_allowed(tmp_path: Path) -> None:
     def closed(version: str) -> Callable[[Any], None]:
         def change(document: Any) -> None:
             document["manifest_version"] = version
@@ -230,11 +233,11 @@ def test_a_tool_that_is_never_allowed_reaches_the_gate(tmp_path: Path) -> None:
     assert gate_reasons(new, old) == (
         f"{name} is not explained: lookup_beneficiary: no call was found that is ALLOW or STEP_UP",
     )
-    # Where nothing changed, nothing can have been loosened.
+    # If the two bundles are the same, the diff reports no change that no call shows.
     assert bundle_diff(old, old, most=0).unseen() == {}
 
 
-# Two bodies of a rule. What is only reordered or reformatted reads the same; some orders have a meaning.
+# Each item has two bodies of a rule whose expressions have different orders. In SAME, the order has no meaning.
 SAME = {
     "conditions": ("input.a\ninput.b", "input.b\ninput.a"),
     "comprehension": ("count([x | input.a; x := input.b]) > 0", "count([x | x := input.b; input.a]) > 0"),
@@ -252,7 +255,7 @@ OTHER = {
 }
 
 
-def test_only_an_order_that_has_a_meaning_is_a_difference(opa: Path) -> None:
+def test_bundle_diff_reports_a_reordered_rule_body_only_if_the_order_matters(opa: Path) -> None:
     bundle = read_bundle(BUNDLE)
     sides = []
     for side in (0, 1):
@@ -267,7 +270,7 @@ def test_only_an_order_that_has_a_meaning_is_a_difference(opa: Path) -> None:
     assert changed == {f"_{name}" for name in OTHER}
 
 
-def test_without_opa_bundles_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundle_diff_without_opa_exits_with_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PDP_OPA", raising=False)
     for name in ("PATH", "HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
@@ -276,11 +279,14 @@ def test_without_opa_bundles_are_not_compared(tmp_path: Path, monkeypatch: pytes
 
     assert (done.code, done.err) == (
         2,
-        "error: comparing bundles needs Open Policy Agent 1.22.4, and none is here\n    hint: run: pdp opa install\n",
+        (
+            "error: comparing bundles needs Open Policy Agent 1.22.4, which is not installed\n"
+            "    hint: run: pdp opa install\n"
+        ),
     )
 
 
-def test_where_nothing_was_decided_nothing_is_promised(tmp_path: Path) -> None:
+def test_bundle_diff_without_calls_reports_that_no_calls_were_decided(tmp_path: Path) -> None:
     def lenient(document: Any) -> None:
         document["tools"]["initiate_wire"]["scopes"] = []
 
@@ -289,18 +295,15 @@ def test_where_nothing_was_decided_nothing_is_promised(tmp_path: Path) -> None:
     other: BundleDiff = bundle_diff(BUNDLE, new, most=0)
 
     assert same.code == 0
-    assert same.out.splitlines()[0].endswith(": no call was decided, so nothing is known of decisions")
-    assert verdict(other) == "no call was decided, so nothing is known of decisions, 1 loosens in structure"
-    assert list(other.unseen().values()) == [
-        "no call was decided: neither a generated one nor one of a scenario or log"
-    ]
+    assert same.out.splitlines()[0].endswith(": no call was decided, so decisions were not compared")
+    assert verdict(other) == "no call was decided, so decisions were not compared; 1 change in structure loosens"
+    assert list(other.unseen().values()) == ["no call was decided, neither known nor generated"]
     refused = pdp("bundle", "diff", BUNDLE, new, "--generate", 0, "--fail-on", "loosening")
     assert (refused.code, refused.out, refused.err) == (
         2, "",
         (
-            "error: --fail-on loosening says nothing: no call was decided by the two bundles\n"
-            "    hint: name scenarios or a log that hold calls (--scenarios, --log), or let calls be generated "
-            "(--generate)\n"
+            "error: --fail-on loosening has no effect: no calls were compared\n"
+            "    hint: give calls with --scenarios or --log, or generate them with --generate\n"
         ),
     )  # fmt: skip
     scenarios = EXAMPLE / "scenarios.yaml"

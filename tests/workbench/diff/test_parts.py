@@ -1,4 +1,4 @@
-"""The parts of a bundle diff by themselves: pairs of manifests, directions, data, and the reports."""
+"""Single functions of a bundle diff: pairing of manifests, directions of changes, comparison of data, and reports."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ HOSTILE = "<script>alert(1)</script> | `x` @all \u202e"
 
 
 def document(version: str, **tools: str) -> dict[str, Any]:
-    """A manifest of tools with an action each."""
+    """Return a manifest whose tools have these actions."""
     entries = {name: {"name": name, "pdp_action": action} for name, action in tools.items()}
     return {"manifest_version": version, "tools": entries}
 
@@ -33,10 +33,10 @@ OLD = {"a1": document("1", pay="pay", read="read"), "b1": document("1", search="
 NEW = {"a2": document("2", pay="pay_out", read="read"), "b1": OLD["b1"], "c1": document("1", draft="draft")}
 
 
-def test_manifests_are_paired_by_what_they_have_in_common() -> None:
+def test_bundle_diff_compares_the_manifests_that_have_tools_in_common() -> None:
     assert Manifests(OLD, NEW).pairs == (("a1", "a2"), ("b1", "b1"), (None, "c1"))
     assert Manifests(NEW, OLD).pairs == (("a2", "a1"), ("b1", "b1"), ("c1", None))
-    # Several side by side: the one that stays is what the new one is compared with.
+    # The old manifest is paired with itself, and also with the added manifest.
     assert Manifests({"a1": OLD["a1"]}, {"a1": OLD["a1"], "a2": NEW["a2"]}).pairs == (
         ("a1", "a1"), ("a1", "a2"),
     )  # fmt: skip
@@ -50,8 +50,10 @@ def asked(digest: Any, version: str = "1", tool: str = "pay", action: str = "pay
 @pytest.mark.parametrize(
     ("request_", "old", "new"),
     [
-        pytest.param(asked("a1"), asked("a1"), asked("a2", "2", action="pay_out"), id="as either side sends it"),
-        pytest.param(asked("a2", "2", action="pay_out"), asked("a1"), asked("a2", "2", action="pay_out"), id="back"),
+        pytest.param(asked("a1"), asked("a1"), asked("a2", "2", action="pay_out"), id="old digest"),
+        pytest.param(
+            asked("a2", "2", action="pay_out"), asked("a1"), asked("a2", "2", action="pay_out"), id="new digest"
+        ),
         pytest.param(asked("b1", tool="search"), asked("b1", tool="search"), asked("b1", tool="search"), id="same"),
         pytest.param(
             asked("a1", "9"), asked("a1", "9"), asked("a2", "9", action="pay_out"), id="a wrong version stays"
@@ -64,7 +66,7 @@ def asked(digest: Any, version: str = "1", tool: str = "pay", action: str = "pay
         pytest.param([], [], [], id="no object"),
     ],
 )
-def test_a_call_is_put_to_either_side_as_its_own_enforcement_point_would(request_: Any, old: Any, new: Any) -> None:
+def test_diff_adapts_a_request_to_the_manifest_of_each_bundle(request_: Any, old: Any, new: Any) -> None:
     assert Manifests(OLD, NEW).requests(request_) == (canonical(old), canonical(new))
 
 
@@ -88,23 +90,23 @@ CHANGES = [
     (decided(STEP_UP, "a.b"), decided(STEP_UP, "a.b", details={"quorum": 1}), "unclear"),
     (decided(DENY, "a.b", "c.d"), decided(DENY, "a.b"), "unclear"),
 ]
-"""The most dangerous first."""
+"""Pairs of decisions with the direction of the change, from the most to the least dangerous."""
 
 
-def test_which_way_a_difference_goes_and_how_dangerous_it_is() -> None:
+def test_changed_decision_counts_as_loosened_or_tightened_and_has_a_rank() -> None:
     changes = [change_of(old, new) for old, new, _ in CHANGES]
 
     assert [change and change.direction for change in changes] == [direction for *_, direction in CHANGES]
     assert sorted(filter(None, changes), key=lambda change: change.rank) == changes
 
 
-def test_words_for_people_are_no_difference() -> None:
+def test_diff_ignores_changed_messages_of_reasons() -> None:
     other = Decision(DENY, (Reason("a.b", "other words", {}),), (), "other id", "sha256:1", 7)
 
     assert change_of(decided(DENY, "a.b"), other) is None
 
 
-def test_data_are_compared_path_by_path(tmp_path: Path) -> None:
+def test_diff_compares_data_path_by_path(tmp_path: Path) -> None:
     old = {
         "corpora": {"hr": {"markings": ["pii"]}, "it": {"markings": ["a", "b"]}},
         "documents": {"d": {"restricted": True}, "e": {"corpus": "hr"}},
@@ -123,7 +125,7 @@ def test_data_are_compared_path_by_path(tmp_path: Path) -> None:
 
     found = data_changes(*map(read_bundle, files))
 
-    assert {one.name: (one.what, one.direction.value) for one in found} == {
+    assert {change.name: (change.what, change.direction.value) for change in found} == {
         "directory.corpora.hr.markings": ("changed", "tightens"),
         "directory.corpora.it.markings": ("changed", "loosens"),
         "directory.documents.d.restricted": ("changed", "loosens"),
@@ -138,7 +140,7 @@ def test_data_are_compared_path_by_path(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> BundleDiff:
-    """A difference in which names want to be markup."""
+    """Return a difference whose names contain Markdown and HTML markup."""
 
     def named(document: Any) -> None:
         document["manifest_version"] = "2026.07.2"
@@ -149,9 +151,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> BundleDiff:
 
 
 @pytest.mark.opa
-def test_markdown_lets_no_markup_in(hostile: BundleDiff) -> None:
+def test_markdown_report_escapes_markup_in_names(hostile: BundleDiff) -> None:
     text = markdown(hostile)
-    # In a fence nothing is markup, and each of its lines begins with a sign of the difference.
+    # Remove the fenced blocks, because Markdown does not format the lines in these blocks, which start with + or -.
     plain = re.sub(r"(?ms)^```diff$.*?^```$", "", text)
     outside = [line for line in plain.splitlines() if not line.startswith("    ")]
 
@@ -164,7 +166,7 @@ def test_markdown_lets_no_markup_in(hostile: BundleDiff) -> None:
 
 
 @pytest.mark.opa
-def test_text_and_json_say_the_same(hostile: BundleDiff) -> None:
+def test_text_and_json_reports_contain_the_same_changes(hostile: BundleDiff) -> None:
     whole = hostile.as_json()
     text = "\n".join(text_lines(hostile))
 
@@ -176,7 +178,7 @@ def test_text_and_json_say_the_same(hostile: BundleDiff) -> None:
 
 
 @pytest.mark.opa
-def test_the_command_says_it_in_every_form(tmp_path: Path) -> None:
+def test_bundle_diff_prints_text_json_and_markdown(tmp_path: Path) -> None:
     def lenient(document: Any) -> None:
         document["manifest_version"] = "2026.07.2"
         document["tools"]["initiate_wire"]["scopes"] = []
@@ -189,13 +191,13 @@ def test_the_command_says_it_in_every_form(tmp_path: Path) -> None:
     as_markdown = pdp(*line, 0, "--markdown")
 
     assert (plain.code, as_json.code, as_markdown.code) == (1, 0, 0)
-    sentence = "Whoever holds no scope may call initiate_wire; before, it took payments.wire.initiate."
+    sentence = "Calling initiate_wire requires no scope; before, payments.wire.initiate."
     assert f"\nloosens   {sentence}\n" in plain.out
     assert as_json.json["structure"]["loosenings"][0]["what"] == "initiate_wire: scopes: removed payments.wire.initiate"
     assert as_markdown.out.startswith("## Bundle diff: ")
 
 
-def test_what_a_bundle_has_only_a_digest_of_is_said_to_differ(tmp_path: Path) -> None:
+def test_bundle_diff_does_not_say_whether_a_changed_contract_loosens_or_tightens(tmp_path: Path) -> None:
     def other(document: Any) -> None:
         document["tools"]["initiate_wire"]["contract"] = "sha256:0"
         document["agents"] = {"agent:payments": {"initiate_wire": "2.1.0"}}
@@ -206,7 +208,8 @@ def test_what_a_bundle_has_only_a_digest_of_is_said_to_differ(tmp_path: Path) ->
     assert [(change.direction, change.name) for change in BundlePair.of(Path(), *bundles).manifests.changes()] == [
         ("unclear", "manifest"), ("unclear", "initiate_wire: contract"), ("tightens", "agents"),
     ]  # fmt: skip
-    # A fact that the model states from now on may be among it, so nobody says that nothing loosens.
+    # The diff cannot tell whether the changed contract loosens the policy. For example, a model may now be able to set
+    # a fact.
     difference = bundle_diff(BUNDLE, new, most=0)
     assert next(iter(difference.unseen().values())).startswith("initiate_wire: contract: ")
     assert (difference.as_json()["loosens"], difference.fails("loosening")) == (False, True)
@@ -217,7 +220,7 @@ def test_what_a_bundle_has_only_a_digest_of_is_said_to_differ(tmp_path: Path) ->
     [
         pytest.param(
             ["--json", "--markdown"],
-            "error: --json and --markdown exclude each other\n    hint: name one of them\n", id="two forms",
+            "error: --json and --markdown cannot be used together\n    hint: use one of them\n", id="two forms",
         ),
         pytest.param(
             ["--log", "absent.jsonl"],
@@ -226,7 +229,7 @@ def test_what_a_bundle_has_only_a_digest_of_is_said_to_differ(tmp_path: Path) ->
         ),
     ],
 )  # fmt: skip
-def test_wrong_use_is_said(line: list[str], complaint: str) -> None:
+def test_bundle_diff_with_wrong_options_exits_with_2(line: list[str], complaint: str) -> None:
     done = pdp("bundle", "diff", BUNDLE, BUNDLE, *line)
 
     assert (done.code, done.out, done.err) == (2, "", complaint)

@@ -1,4 +1,4 @@
-"""What a reviewer reads of a bundle diff: a sentence for each cause, the call that shows it, the text, the ids."""
+"""For reviewers, a bundle diff shows each change as a sentence, with a call, the changed lines and the ids."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ CALLS = 900
 
 
 def changed(entry: str, **fields: Any) -> Any:
-    """The example's manifest with other fields of one entry; a field with dots stands in an object."""
+    """Return the example's manifest with changed fields of one entry. `a__b` stands for the field `b` inside of `a`."""
 
     def change(document: Any) -> None:
         tool = document["tools"][entry]
@@ -33,50 +33,52 @@ def changed(entry: str, **fields: Any) -> Any:
 
 
 FIELDS: list[tuple[str, Any, str]] = [
-    ("scopes", ["wires"], "Whoever holds wires may call initiate_wire; before, it took payments.wire.initiate."),
+    ("scopes", ["wires"], "Calling initiate_wire requires wires; before, payments.wire.initiate."),
     ("limits", [], "Limits of initiate_wire: none; before, wire.auto_approved of amount."),
-    ("markings", ["pii"], "initiate_wire may touch data marked pii; before, with nothing."),
+    ("markings", ["pii"], "Markings that initiate_wire may touch: pii; before, none."),
     ("purposes", ["audit"], "initiate_wire may be called for audit; before, for any purpose."),
     ("purposes", [], "initiate_wire may be called for no purpose; before, for any purpose."),
-    ("risk_tier", "low", "initiate_wire is of tier low; before, of tier high."),
+    ("risk_tier", "low", "The risk tier of initiate_wire is low; before, high."),
     ("effect_class", "pure", "effect_class of initiate_wire is pure; before, it was not stated."),
-    ("approval__approvers", ["clerk", "lead"], "clerk and lead may approve initiate_wire; before, payments.approver."),
+    ("approval__approvers", ["a", "b"], "Approvers of initiate_wire: a and b; before, payments.approver."),
     ("approval__quorum", 2, "approval.quorum of initiate_wire is 2; before, it was 1."),
     ("idempotency__required", False, "idempotency.required of initiate_wire is false; before, it was true."),
-    ("provenance__required", ["source_ids"], "initiate_wire has to name source_ids; before, no source."),
+    ("provenance__required", ["source_ids"], "initiate_wire must name sources in source_ids; before, none."),
     ("timeout", "PT9S", "timeout of initiate_wire is PT9S; before, it was not stated."),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("field", "value", "sentence"), FIELDS)
-def test_a_change_of_an_entry_is_one_sentence(tmp_path: Path, field: str, value: Any, sentence: str) -> None:
+def test_review_describes_a_changed_manifest_field_in_one_sentence(
+    tmp_path: Path, field: str, value: Any, sentence: str
+) -> None:
     diff = bundle_diff(BUNDLE, made(tmp_path / "new", manifest=changed("initiate_wire", **{field: value})), most=0)
 
     items = [item for item in diff.review if "initiate_wire" in item.sentence]
     assert [item.sentence for item in items] == [sentence]
-    # Both sides of it as they are written, each where it is stated at all.
+    # The last line of the text shows the new value.
     assert items[0].text[-1].startswith("+ " + field.replace("__", "."))
 
 
 @pytest.fixture(scope="module")
 def scope(tmp_path_factory: pytest.TempPathFactory) -> BundleDiff:
-    """The example, in which whoever looks up may also send."""
+    """Return the diff between the example's bundle and a bundle in which the scope for look-ups also allows wires."""
     new = made(
         tmp_path_factory.mktemp("scope") / "new.tar.gz", manifest=changed("initiate_wire", scopes=["payments.lookup"])
     )
     return bundle_diff(BUNDLE, new, suites=[load_suite(EXAMPLE / "scenarios.yaml")], most=CALLS)
 
 
-def test_a_loosening_has_its_call_with_nothing_but_what_decides(scope: BundleDiff) -> None:
+def test_review_shows_a_minimal_call_for_each_loosened_decision(scope: BundleDiff) -> None:
     first, *rest = scope.review
 
     assert (first.direction, first.sentence) == (
-        "loosens", "Whoever holds payments.lookup may call initiate_wire; before, it took payments.wire.initiate."
+        "loosens", "Calling initiate_wire requires payments.lookup; before, payments.wire.initiate."
     )  # fmt: skip
     call, _, decisions = first.call.partition(": DENY")
     assert decisions == " scopes.missing -> ALLOW"
     assert "scopes [payments.lookup]" in call
-    # Neither who it is nor when, nor names that the generator made up: none of them decides.
+    # The shown call omits the subject, the time and generated names, because these do not affect the decision.
     assert not {"sub", "officer", "time", "made", "call_digest"} & set(call.replace(",", " ").split())
     assert first.text == ("- scopes: [payments.wire.initiate]", "+ scopes: [payments.lookup]")
     assert first.where.startswith("examples/payments/governance.yaml:")
@@ -84,7 +86,7 @@ def test_a_loosening_has_its_call_with_nothing_but_what_decides(scope: BundleDif
     assert [item for item in rest if item.direction == "loosens"] == []
 
 
-def test_a_rule_and_a_datum_have_place_and_lines(tmp_path: Path, opa: Path) -> None:
+def test_review_shows_location_and_lines_of_changed_rules_and_data(tmp_path: Path, opa: Path) -> None:
     other = '_clear if input.context.sanctions_status in {"clear", "not_screened"}'
     new = compiled(tmp_path, opa, (f"own/{SANCTIONS}", CLEAR, other))
 
@@ -93,7 +95,7 @@ def test_a_rule_and_a_datum_have_place_and_lines(tmp_path: Path, opa: Path) -> N
     first = diff.review[0]
     assert (first.direction, first.sentence, first.where, first.text) == (
         "loosens",
-        "_clear, which rules of sanctions ask for, was changed.",
+        "The helper _clear of sanctions was changed.",
         f"{SANCTIONS}:{line_of(CLEAR)}",
         (f"- {CLEAR}", f"+ {other}"),
     )
@@ -107,8 +109,7 @@ def test_a_rule_and_a_datum_have_place_and_lines(tmp_path: Path, opa: Path) -> N
     ]
 
 
-def test_a_rule_that_came_or_went_says_what_it_finds(tmp_path: Path, opa: Path) -> None:
-    """A code is for ever: one that is renamed is a rule removed and another one added."""
+def test_review_shows_a_renamed_reason_code_as_removed_and_added_rule(tmp_path: Path, opa: Path) -> None:
     new = compiled(tmp_path, opa, (f"own/{SANCTIONS}", "code: sanctions.not_clear", "code: sanctions.unclear"))
 
     items = {item.sentence: item for item in bundle_diff(BUNDLE, new, most=CALLS).review if "was" in item.sentence}
@@ -122,15 +123,15 @@ def test_a_rule_that_came_or_went_says_what_it_finds(tmp_path: Path, opa: Path) 
     assert added[1].text[0].startswith("+ deny contains ")
 
 
-def test_text_and_markdown_begin_with_the_same(scope: BundleDiff) -> None:
+def test_text_and_markdown_reports_start_with_the_same_change(scope: BundleDiff) -> None:
     first = scope.review[0]
     text, page = list(text_lines(scope)), markdown(scope).splitlines()
 
     assert text[2] == f"loosens   {first.sentence}"
     assert [line.strip() for line in text[4:7]] == [*first.text, f"ids: {', '.join(first.ids)}"]
-    assert page[2].startswith("**loosens** Whoever holds payments.lookup may call ")
+    assert page[2].startswith("**loosens** Calling initiate\\_wire requires payments.lookup; ")
     assert page[page.index("```diff") + 1 :][:2] == list(first.text)
-    # What fits one screen, and the rest folded away.
+    # The part above the first folded section must fit on one screen.
     assert next(at for at, line in enumerate(page) if line.startswith("<details>")) < 45
     assert page.index("<details><summary>What was compared</summary>") >= next(
         at for at, line in enumerate(page) if line.startswith("<details>")

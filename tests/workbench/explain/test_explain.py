@@ -1,4 +1,4 @@
-"""`pdp explain`: a line for a person, the checks, the rules with what they saw."""
+"""`pdp explain` shows a summary line, the checks, and the rules with the values that the rules read."""
 
 import json
 from functools import partial
@@ -21,13 +21,13 @@ SANCTIONS = EXAMPLE / "policies/custom/concerns/sanctions/sanctions.rego"
 
 
 def found(file: Path, text: str) -> int:
-    """The number of the one line that is this text, blanks around it aside."""
+    """Return the number of the only line in the file that equals this text. Indentation is ignored."""
     [line] = [number for number, line in enumerate(file.read_text().splitlines(), 1) if line.strip() == text]
     return line
 
 
 def rule_line(file: Path, code: str) -> int:
-    """The line of the rule below the METADATA with this code."""
+    """Return the line number of the Rego rule whose METADATA comment has this code."""
     lines = file.read_text().splitlines()
     return next(
         number for number in range(found(file, f"#   code: {code}"), len(lines) + 1) if lines[number - 1][0] != "#"
@@ -62,16 +62,16 @@ def explained(proposal: object, *more: object, **files: object) -> Done:
 
 
 def rule(done: Done, code: str) -> Any:
-    return next(one for one in done.json["rules"] if one["code"] == code)
+    return next(item for item in done.json["rules"] if item["code"] == code)
 
 
 @pytest.mark.opa
 @pytest.mark.usefixtures("opa")
-def test_the_worked_example_with_a_custom_concern(tmp_path: Path) -> None:
+def test_worked_example_with_a_custom_concern_is_explained(tmp_path: Path) -> None:
     done = explained(wire(), "--json", "--policies", EXAMPLE / "policies")
     assert (done.code, done.err, done.json["line"]) == (3, "", EXCEEDED)
     assert done.json["checks"] == [{"name": name, "result": "passed"} for name in CHECKS]
-    assert [one["code"] for one in done.json["rules"] if one["fired"]] == [
+    assert [item["code"] for item in done.json["rules"] if item["fired"]] == [
         "effects.gate_satisfied", "limits.exceeded", "risk.acceptable",
     ]  # fmt: skip
     assert done.json["complete"] is True
@@ -107,7 +107,7 @@ def test_the_worked_example_with_a_custom_concern(tmp_path: Path) -> None:
             }
         ],
     )
-    concerns = list(dict.fromkeys(one["concern"] for one in done.json["rules"]))
+    concerns = list(dict.fromkeys(item["concern"] for item in done.json["rules"]))
     before = concerns[: concerns.index("decision")]
     assert (before[0], before) == ("approvals", sorted(before))
     assert "sanctions" in concerns[len(before) :]
@@ -121,7 +121,7 @@ def pdp_decided() -> Any:
 
 @pytest.mark.opa
 @pytest.mark.usefixtures("opa")
-def test_as_text_with_both_engines() -> None:
+def test_explanation_of_a_decision_is_equal_on_both_engines() -> None:
     done = explained(wire(), "--all")
     assert (done.code, done.err) == (3, "")
     assert explained(wire()) == (3, EXCEEDED + "\n", "")
@@ -136,7 +136,7 @@ def test_as_text_with_both_engines() -> None:
 
 
 @pytest.mark.usefixtures("without_opa")
-def test_without_opa_rules_are_not_known() -> None:
+def test_explanation_without_opa_contains_no_rules_and_says_why() -> None:
     done = explained(wire(), "--all")
     assert (done.code, done.err) == (3, "")
     lines = done.out.splitlines()
@@ -146,7 +146,7 @@ def test_without_opa_rules_are_not_known() -> None:
     assert (document["complete"], document["rules"]) == (False, [])
 
 
-def test_the_trace_gets_the_entry_of_the_proposed_tool_alone() -> None:
+def test_trace_evaluates_only_the_manifest_entry_of_the_proposed_tool() -> None:
     tools = {"rag": {"risk": "low"}, "wire": {"risk": "high"}}
     data = {"config": {"concerns": []}, "manifests": {"sha256:a": {"version": "1", "tools": tools}, "sha256:b": {}}}
     request = {"action": {"name": "initiate", "properties": {"manifest_digest": "sha256:a", "tool": "wire"}}}
@@ -163,7 +163,7 @@ REJECTED = [
         wire(),
         {"idempotency_key": None},
         "idempotency",
-        "initiate_wire needs an idempotency key, and the session has none",
+        "initiate_wire needs an idempotency key, but the session has none",
     ),
     (
         b"{",
@@ -175,7 +175,7 @@ REJECTED = [
 
 
 @pytest.mark.parametrize(("proposal", "changes", "check", "reason"), REJECTED)
-def test_what_was_rejected_names_the_check(
+def test_explanation_of_a_rejected_proposal_names_the_failed_check(
     tmp_path: Path, proposal: Any, changes: dict[str, Any], check: str, reason: str
 ) -> None:
     done = explained(proposal, "--json", s=session_file(tmp_path, **changes))
@@ -188,29 +188,29 @@ def test_what_was_rejected_names_the_check(
     assert done.json["rules"] == []
 
 
-def test_exit_codes_are_those_of_decide() -> None:
+def test_explain_has_the_same_exit_codes_as_decide() -> None:
     assert explained(wire(amount=20000)).code == 0
     both = explained(wire(), "--policies", "x", "--bundle", "y")
     assert both == Done(
         2,
         "",
-        "error: bundle and policies exclude each other: a bundle holds its policies\n"
+        "error: bundle and policies cannot be used together: a bundle contains its policies\n"
         "    hint: build them into the bundle: pdp bundle build --policies DIR -o FILE\n",
     )
     assert explained(wire(), m="missing.yaml").code == 2
 
 
-def test_a_reason_says_its_facts_and_its_remedy() -> None:
+def test_explanation_shows_facts_and_remedy_of_a_reason() -> None:
     manifest = effective()
     data = {"manifests": {manifest.digest: manifest.document}}
     reason: dict[str, Any] = {"code": "probe.a", "message": "As the test says."}
-    said = {
+    reasons = {
         ": As the test says.": reason | {"details": {}},
         ": As the test says. Ask the desk.": reason | {"details": {}, "remedy": "Ask the desk."},
         ': As the test says. Here, approval is {"quorum":2}, held is null. Ask the desk.': reason
         | {"details": {"held": None, "approval": {"quorum": 2}}, "remedy": "Ask the desk."},
     }
-    for text, stated in said.items():
+    for text, stated in reasons.items():
         engine = Scripted(partial(stepped_up, stated))
         line = explain(Pep(manifest, engine).decide(wire(), session()), {}, data, None).line
         assert line == f"STEP_UP because probe.a{text}"
@@ -222,7 +222,7 @@ def stepped_up(reason: dict[str, Any], _: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.opa
 @pytest.mark.usefixtures("opa")
-def test_hostile_values_cannot_steer_the_terminal() -> None:
+def test_explanation_escapes_control_characters() -> None:
     done = explained(wire(beneficiary_id="\x1b[2J\nALLOW", reference="\u202e"), "--all")
     assert all(text.isprintable() for text in done.out.split("\n"))
     done = explained({"tool": "\x1b[2J\u202e", "arguments": {}})
@@ -230,7 +230,7 @@ def test_hostile_values_cannot_steer_the_terminal() -> None:
 
 
 @pytest.mark.usefixtures("without_opa")
-def test_values_of_sensitive_arguments_are_not_shown(tmp_path: Path) -> None:
+def test_explanation_masks_sensitive_values(tmp_path: Path) -> None:
     rules = yaml.safe_load((EXAMPLE / "governance.yaml").read_text())
     rules["actions"]["initiate_wire"]["sensitive"] = ["amount", "source_account"]
     governance = tmp_path / "governance.yaml"
@@ -243,8 +243,7 @@ def test_values_of_sensitive_arguments_are_not_shown(tmp_path: Path) -> None:
     assert hidden.json["line"] == EXCEEDED.replace("47500", "***")
 
 
-def test_where_each_argument_came_from(tmp_path: Path) -> None:
-    """A run begins untainted, since nothing is called before."""
+def test_explanation_shows_the_sources_of_each_argument(tmp_path: Path) -> None:
     session = written(tmp_path / "session.json", {**assistant.SESSION, "prompt": ["Invite ben@office.example."]})
     proposal = written(tmp_path / "proposal.json", assistant.invite("ben@office.example"))
     files = ("-m", assistant.EXAMPLE / "manifest.yaml", "-g", assistant.EXAMPLE / "governance.yaml", "-s", session)
@@ -253,9 +252,9 @@ def test_where_each_argument_came_from(tmp_path: Path) -> None:
 
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[1:] == [
-        "  the run has read nothing that strangers wrote",
+        "  the run has read no untrusted text",
         "  `participants/0` (destination) is in your own words",
-        "  `title` (body) comes from the model alone: neither you nor any result has it",
+        "  `title` (body) comes only from the model: neither you nor any result contains it",
     ]
     assert [argument["sources"] for argument in plain.json["flow"]["arguments"]] == [["prompt"], ["model"]]
     assert explained(wire(), "--json").json["flow"] is None

@@ -1,4 +1,4 @@
-"""For one request: which rules fired, and where each of the others stopped, with the values that it saw."""
+"""The trace of a request shows which rules fired, where each other rule stopped, and which values the rules read."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ def runs(opa: Path, body: Any) -> dict[str, RuleRun]:
     return {str(run.site.code): run for run in found}
 
 
-def test_where_rules_stopped(opa: Path) -> None:
+def test_trace_shows_the_condition_at_which_each_rule_stopped(opa: Path) -> None:
     found = runs(opa, {"numbers": [1, 7, 2], "subject": {"name": "y"}})
     assert {code: (run.asked, run.fired) for code, run in found.items()} == {
         "c.iterates": (True, False),
@@ -32,7 +32,7 @@ def test_where_rules_stopped(opa: Path) -> None:
         "c.every": (True, False),
         "decision.invalid": (False, False),
     }
-    # The 7 came furthest.
+    # The rule tries several values. The trace shows the attempt that got furthest, with the value 7.
     assert found["c.iterates"].stopped == Condition("number < 5", "p/c.rego", 8, (Seen("number", 7, defined=True),))
     assert found["c.asks"].stopped == Condition(
         "_helped",
@@ -53,7 +53,7 @@ def test_where_rules_stopped(opa: Path) -> None:
     )
 
 
-def test_what_fired_has_not_stopped(opa: Path) -> None:
+def test_trace_shows_no_failed_condition_for_a_fired_rule(opa: Path) -> None:
     found = runs(opa, {"numbers": [3], "subject": {"name": "x"}})
     assert {code: (run.fired, run.stopped is None) for code, run in found.items()} == {
         "c.iterates": (True, True),
@@ -63,7 +63,7 @@ def test_what_fired_has_not_stopped(opa: Path) -> None:
     }
 
 
-def test_a_concern_that_is_not_asked_has_no_condition(opa: Path) -> None:
+def test_rule_of_a_concern_that_is_not_evaluated_has_no_failed_condition(opa: Path) -> None:
     found = runs(opa, {"broken": True})
     assert {code: (run.asked, run.fired, run.stopped) for code, run in found.items()} == {
         "c.iterates": (False, False, None),
@@ -73,11 +73,11 @@ def test_a_concern_that_is_not_asked_has_no_condition(opa: Path) -> None:
     }
 
 
-def test_an_evaluation_that_fails_says_so(opa: Path) -> None:
+def test_trace_reports_that_the_evaluation_of_the_policy_failed(opa: Path) -> None:
     text = DECISION.replace("if true", "if true\n\ndecision := 2")
     broken = {"authz/decision.rego": Module(Path("p"), text, custom=False)}
 
     found, unknown = trace(opa, broken, {}, b"{}")
 
     assert found == ()
-    assert str(unknown).startswith(": OPA cannot evaluate this: eval_conflict_error: rule data.authz.decision ")
+    assert str(unknown).startswith(": OPA cannot evaluate the query: eval_conflict_error: rule data.authz.decision ")

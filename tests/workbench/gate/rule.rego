@@ -1,6 +1,6 @@
 # METADATA
 # title: Hours
-# description: Notes are not read by everybody.
+# description: Some people may not read notes.
 package custom.concerns.hours
 
 import data.authz.lib.reason

@@ -1,4 +1,4 @@
-"""Rego that changed: at the gate its unit tests evaluate all of it, and scenarios notice each of its mutants."""
+"""The release gate requires unit tests for each changed line of Rego, and scenarios that kill its mutants."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,12 +48,12 @@ WIRE = {
 
 
 def near(name: str) -> tuple[str, ...]:
-    """Names that are nearly a name: longer, shorter, in capitals, behind a blank."""
+    """Return variants of a name that a sloppy comparison would accept, for example a longer name."""
     return (f"{name}2", name[:-1], f"x{name}", name[1:], name.upper(), f" {name}")
 
 
 def asked(subject: str, action: str, **expect: Any) -> dict[str, Any]:
-    """A step that asks for a note past the contract."""
+    """Return a scenario with a raw request to read a note. The contract does not check the request."""
     call = {"tool": "read_note", "manifest_version": "$manifest_version", "manifest_digest": "$manifest_digest"}
     request = {
         "subject": {"type": "user", "id": subject, "properties": {"scopes": ["notes.read"]}},
@@ -75,7 +75,7 @@ NEAR = {
 
 @dataclass(frozen=True)
 class Project:
-    """Scenarios, a concern with its unit tests, and the bundle of both."""
+    """A project folder with scenarios, a concern, unit tests of the concern, and the bundle built from the folder."""
 
     folder: Path
 
@@ -89,7 +89,7 @@ class Project:
         assert pdp("bundle", "build", "-o", self.folder / "bundle.tar.gz", *options).code == 0
 
     def checks(self, *options: object) -> dict[str, tuple[str, list[str]]]:
-        """What came of the two checks: status and reasons."""
+        """Run the gate. Return status and reasons of the checks `unit-coverage` and `mutation`."""
         arguments = ("--bundle", self.folder / "bundle.tar.gz", "--json", "--skip", "loosening", "--skip", "packs")
         done = pdp("release", "check", self.folder / "scenarios.json", *arguments, *options)
         names = ("unit-coverage", "mutation")
@@ -105,14 +105,13 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
-def test_a_concern_with_unit_tests_and_scenarios_that_notice_all(project: Project) -> None:
+def test_release_gate_passes_a_new_concern_with_unit_tests_and_scenarios(project: Project) -> None:
     project.write(ANN, EVE, WIRE, NEAR)
 
     assert project.checks() == {"unit-coverage": ("pass", []), "mutation": ("pass", [])}
 
 
-def test_lines_that_no_unit_test_evaluates_and_mutants_that_no_scenario_notices(project: Project) -> None:
-    """As a back door would be that somebody adds: nothing of theirs is about it."""
+def test_release_gate_fails_for_untested_lines_and_surviving_mutants_of_changed_rego(project: Project) -> None:
     project.write(ANN, EVE, WIRE, NEAR, rule=RULE + MORE)
     file = project.folder / "policies" / PLACE
 
@@ -130,7 +129,7 @@ def test_lines_that_no_unit_test_evaluates_and_mutants_that_no_scenario_notices(
     assert project.checks()["mutation"] == ("pass", [])
 
 
-def test_without_unit_tests_it_says_what_to_do(project: Project) -> None:
+def test_gate_reports_missing_unit_tests_with_a_hint(project: Project) -> None:
     project.write(ANN, EVE, WIRE, NEAR)
     (project.folder / "policies" / PLACE).with_name("hours_test.rego").unlink()
 
@@ -139,18 +138,18 @@ def test_without_unit_tests_it_says_what_to_do(project: Project) -> None:
     assert project.checks("--skip", "mutation")["unit-coverage"] == ("fail", [reason])
 
 
-def test_unit_tests_that_fail(project: Project) -> None:
+def test_gate_reports_failing_unit_tests(project: Project) -> None:
     project.write(ANN, EVE, WIRE, test=TEST.replace("== 0", "== 1"))
 
     reasons = ["fails: data.custom.concerns.hours_test.test_ann"]
     assert project.checks("--skip", "mutation")["unit-coverage"] == ("fail", reasons)
 
 
-def test_sources_are_those_of_the_bundle_wherever_they_are_named(project: Project) -> None:
+def test_gate_fails_if_policy_sources_differ_from_the_bundle(project: Project) -> None:
     policies = project.folder / "policies"
     project.write(ANN, EVE, WIRE, NEAR, bundle="bundle.tar.gz")
-    hint = "name the folders that the bundle was built from, with their unit tests: --policies DIR"
-    refusal = [f"{PLACE}: no folder of policies has the text that the bundle has ({hint})"]
+    hint = "pass the folders from which the bundle was built, with their unit tests: --policies DIR"
+    refusal = [f"{PLACE}: no policy folder has this module with the text of the bundle ({hint})"]
     whole: dict[str, tuple[str, list[str]]] = {"unit-coverage": ("pass", []), "mutation": ("pass", [])}
 
     assert project.checks() == {"unit-coverage": ("fail", refusal), "mutation": ("fail", refusal)}
@@ -161,7 +160,7 @@ def test_sources_are_those_of_the_bundle_wherever_they_are_named(project: Projec
     assert project.checks("--policies", policies) == {"unit-coverage": ("fail", refusal), "mutation": ("fail", refusal)}
 
 
-def test_with_a_last_release_only_what_changed_is_looked_at(project: Project) -> None:
+def test_release_gate_does_not_check_unchanged_rego_modules(project: Project) -> None:
     project.write(ANN, rule=RULE)
     bundle = read_bundle(project.folder / "bundle.tar.gz")
     packed = pack_bundle(release=8, wasm=bundle.wasm, data=bundle.data, modules=bundle.modules)
@@ -170,8 +169,7 @@ def test_with_a_last_release_only_what_changed_is_looked_at(project: Project) ->
     assert project.checks("--last", last) == {"unit-coverage": ("pass", []), "mutation": ("pass", [])}
 
 
-def test_of_the_baseline_its_own_unit_tests_and_scenarios_judge(project: Project) -> None:
-    """A user who takes a newer baseline has no scenarios for its insides, and need not have them."""
+def test_gate_checks_baseline_modules_with_baseline_tests(project: Project) -> None:
     project.write(ANN, EVE, WIRE, NEAR)
     bundle = read_bundle(project.folder / "bundle.tar.gz")
     risk = "authz/concerns/risk/risk.rego"

@@ -1,4 +1,4 @@
-"""The release gate: every check with what makes it pass, and what makes it fail."""
+"""Each check of the release gate passes for a complete project, and fails for a project with one fault."""
 
 import json
 import shutil
@@ -87,7 +87,7 @@ def scenario_file(file: Path, scenarios: Any, manifest: str = "manifest.json") -
 
 
 def released(folder: Path, *manifests: Any, name: str = "bundle.tar.gz", release: int = 2) -> Path:
-    """A bundle of the baseline with manifests side by side, or with the one of the project."""
+    """Write a bundle of the baseline policies with these manifests, by default with the project's manifest."""
     folder.mkdir(exist_ok=True)
     held = [load_effective(written(folder / f"{name}.json", manifest)) for manifest in manifests or (TOOLS,)]
     bundle = read_bundle(baseline_bundle_path())
@@ -98,7 +98,7 @@ def released(folder: Path, *manifests: Any, name: str = "bundle.tar.gz", release
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project that may be released: manifest, scenarios, packs, bundle."""
+    """Create a project that passes the gate, with manifest, scenarios, packs and bundle."""
     (tmp_path / "packs").mkdir()
     written(tmp_path / "manifest.json", TOOLS)
     scenario_file(tmp_path / "scenarios.json", READING + WIRING)
@@ -116,34 +116,34 @@ def checked(project: Path, *options: object) -> Done:
 
 
 def failed(done: Done) -> dict[str, list[str]]:
-    """The checks that failed, with their reasons."""
+    """Return the reasons of each failed check, by check name."""
     assert done.code == (0 if done.json["passed"] else 1)
-    return {one["name"]: one["reasons"] for one in done.json["checks"] if one["status"] == "fail"}
+    return {item["name"]: item["reasons"] for item in done.json["checks"] if item["status"] == "fail"}
 
 
-def test_a_project_that_may_be_released(project: Path) -> None:
+def test_release_gate_passes_a_project_that_meets_every_check(project: Path) -> None:
     done = checked(project)
 
     assert failed(done) == {}
-    assert [one["name"] for one in done.json["checks"]] == list(NAMES)
-    assert tuple(one["name"] for one in done.json["checks"] if one["status"] == "skip") == SKIPPED
+    assert [item["name"] for item in done.json["checks"]] == list(NAMES)
+    assert tuple(item["name"] for item in done.json["checks"] if item["status"] == "skip") == SKIPPED
     assert done.json["revision"] == read_bundle(project / "bundle.tar.gz").revision
 
 
-def test_a_gate_without_scenarios_lets_nothing_through(project: Path) -> None:
+def test_gate_fails_if_scenarios_are_skipped(project: Path) -> None:
     done = checked(project, "--skip", "scenarios")
 
     assert (done.code, done.json["passed"], failed(done)) == (1, False, {})
 
 
-def test_lines_for_people(project: Path) -> None:
+def test_release_gate_prints_its_checks_and_their_reasons_as_text(project: Path) -> None:
     (project / "packs" / f"{PACK}.json").unlink()
 
     done = pdp(
         "release", "check", project / "scenarios.json", "--bundle", project / "bundle.tar.gz", "--skip", "audit-pinned"
     )
 
-    reason = f"read_note 1.0.0: the pack {PACK} is not there; looked in {project / 'packs'}"
+    reason = f"read_note 1.0.0: no pack {PACK} in {project / 'packs'}"
     assert done.code == 1
     assert done.out.splitlines()[1:] == [
         "pass  scenarios             7 scenarios",
@@ -155,15 +155,15 @@ def test_lines_for_people(project: Path) -> None:
         "pass  mutation              0 modules of Rego new or changed",
         "fail  packs                 2 tools that are new or changed",
         f"      {reason}",
-        "fail  loosening             release 2 is not the first, and no last one was named",
-        "      name the last release, --last FILE, or leave the check out by its name, --skip loosening",
+        "fail  loosening             release 2 is not the first, and --last is missing",
+        "      pass the last release with --last FILE, or skip the check with --skip loosening",
         "pass  manifest-version      1 manifest",
-        "skip  audit-pinned          left out, as was asked for",
+        "skip  audit-pinned          skipped by --skip",
         "release 2 must not be released: 9 passed, 2 failed, 1 skipped: audit-pinned",
     ]
 
 
-def test_a_first_release_has_no_last_one(project: Path) -> None:
+def test_release_gate_compares_a_first_release_with_no_earlier_release(project: Path) -> None:
     released(project, release=1)
 
     done = pdp("release", "check", project / "scenarios.json", "--bundle", project / "bundle.tar.gz")
@@ -173,7 +173,7 @@ def test_a_first_release_has_no_last_one(project: Path) -> None:
     )  # fmt: skip
 
 
-def test_scenarios_that_fail_and_goldens_that_are_none(project: Path) -> None:
+def test_gate_reports_failing_scenarios_and_invalid_golden_calls(project: Path) -> None:
     wrong = [
         {"name": "denied", "propose": READ, "expect": {"verdict": "DENY"}},
         {
@@ -198,7 +198,7 @@ def test_scenarios_that_fail_and_goldens_that_are_none(project: Path) -> None:
     }
 
 
-def test_a_golden_call_without_its_key_is_a_violation(project: Path) -> None:
+def test_gate_fails_for_a_golden_call_without_a_required_idempotency_key(project: Path) -> None:
     wire = {**TOOLS["tools"][1], "idempotency": {"required": True}}
     manifest = {**TOOLS, "tools": [TOOLS["tools"][0], wire]}
     written(project / "manifest.json", manifest)
@@ -207,10 +207,10 @@ def test_a_golden_call_without_its_key_is_a_violation(project: Path) -> None:
     released(project, manifest)
 
     violations = failed(checked(project))["manifest-violations"]
-    assert violations == [f"{file}:1: keyless: has no key for a tool that needs one"]
+    assert violations == [f"{file}:1: keyless: lacks the required idempotency key"]
 
 
-def test_mutation_names_the_scenarios_that_keep_it_from_being_checked(project: Path) -> None:
+def test_mutation_check_of_the_gate_names_failing_scenarios(project: Path) -> None:
     bundle = read_bundle(project / "bundle.tar.gz")
     path = "authz/concerns/manifest/manifest.rego"
     modules = {**bundle.modules, path: f"{bundle.modules[path]}\n# changed\n"}
@@ -224,20 +224,17 @@ def test_mutation_names_the_scenarios_that_keep_it_from_being_checked(project: P
 
     assert failed(done)["mutation"] == failed(done)["scenarios"] == [f"{file}:1: denied"]
     (summary,) = (check["summary"] for check in done.json["checks"] if check["name"] == "mutation")
-    assert summary == "no mutant was made: mend what fails without one"
+    assert summary == "no mutant was tested: fix the failing scenarios first"
 
 
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        pytest.param({"effect_class": "teleport"}, "read_note is effects.unknown", id="effect class"),
-        pytest.param({"pdp_action": 7}, "7 is manifest.unknown_action", id="action"),
+        pytest.param({"effect_class": "teleport"}, "read_note gives effects.unknown", id="effect class"),
+        pytest.param({"pdp_action": 7}, "7 gives manifest.unknown_action", id="action"),
     ],
 )
-def test_actions_and_effect_classes_are_known_to_the_policy(
-    project: Path, changed: dict[str, Any], reason: str
-) -> None:
-    """A manifest of other tooling than ours: what loads one would have refused it."""
+def test_gate_fails_for_an_unknown_action_or_effect_class(project: Path, changed: dict[str, Any], reason: str) -> None:
     bundle = read_bundle(project / "bundle.tar.gz")
     (manifest,) = deepcopy(bundle.data["manifests"]).values()
     manifest["tools"]["read_note"] |= changed
@@ -247,7 +244,7 @@ def test_actions_and_effect_classes_are_known_to_the_policy(
     assert failed(checked(project))["actions-known"] == [f"read_note of manifest 7: {reason}"]
 
 
-def test_results_of_another_manifest_are_none(project: Path) -> None:
+def test_gate_ignores_scenarios_of_another_manifest(project: Path) -> None:
     other = deepcopy(TOOLS)
     other["tools"][0]["scopes"] = ["notes.read", "notes.more"]
     digest = load_effective(written(project / "manifest.json", other)).digest
@@ -257,17 +254,17 @@ def test_results_of_another_manifest_are_none(project: Path) -> None:
 
     (held,) = read_bundle(project / "bundle.tar.gz").data["manifests"]
     assert found["manifest-digest"] == [
-        f"{file}: about manifest 7, {digest}: the bundle does not hold it",
-        f"manifest 7, {held}: new in this release, and no scenario file is about it",
+        f"{file}: the bundle does not hold its manifest 7, {digest}",
+        f"manifest 7, {held}: new in this release, and no scenario file uses it",
     ]
-    assert found["scenarios"] == ["none was run"]
-    unproven = [f"{tool} of manifest 7: no scenario file is about that manifest" for tool in ("read_note", "send_wire")]
+    assert found["scenarios"] == ["no scenario was run"]
+    unproven = [f"{tool} of manifest 7: no scenario file uses that manifest" for tool in ("read_note", "send_wire")]
     assert found["tools-proven"] == unproven
     assert found["packs"] == unproven
-    assert found["audit-pinned"] == ["there is no event: name golden scenarios"]
+    assert found["audit-pinned"] == ["there is no event: add golden scenarios"]
 
 
-def test_a_new_tool_without_scenarios(project: Path) -> None:
+def test_gate_fails_for_a_new_tool_without_scenarios(project: Path) -> None:
     scenario_file(project / "scenarios.json", READING)
     last = released(project / "last", {**TOOLS, "manifest_version": "6", "tools": TOOLS["tools"][:1]}, release=1)
 
@@ -287,34 +284,36 @@ def test_a_new_tool_without_scenarios(project: Path) -> None:
     [
         pytest.param(WIRING[1:], GOLDEN, id="no golden input"),
         pytest.param(
-            [{**WIRING[0], "expect": {"verdict": "ALLOW"}}, *WIRING[1:]], GOLDEN, id="the tool need not have run"
+            [{**WIRING[0], "expect": {"verdict": "ALLOW"}}, *WIRING[1:]], GOLDEN, id="golden call without executed"
         ),
-        pytest.param([{**WIRING[0], "expect": {"executed": True}}, *WIRING[1:]], GOLDEN, id="whatever it gave"),
-        pytest.param([{**WIRING[0], "returns": {"sent": True}}, *WIRING[1:]], GOLDEN, id="something else ran"),
+        pytest.param(
+            [{**WIRING[0], "expect": {"executed": True}}, *WIRING[1:]], GOLDEN, id="golden call without a result"
+        ),
+        pytest.param([{**WIRING[0], "returns": {"sent": True}}, *WIRING[1:]], GOLDEN, id="golden call with returns"),
         pytest.param([WIRING[0], *WIRING[2:]], PROBE, id="no side-effect probe"),
-        pytest.param([{**WIRING[0], "world": WORLD}, *WIRING[2:]], PROBE, id="whatever it touched"),
+        pytest.param([{**WIRING[0], "world": WORLD}, *WIRING[2:]], PROBE, id="probe without touched"),
         pytest.param(WIRING[:3], IDEMPOTENCY, id="no key"),
         pytest.param([*WIRING[:3], {"name": "the second is denied", "steps": DENIED}], IDEMPOTENCY, id="no replay"),
     ],
 )
-def test_a_pack_has_golden_inputs_and_both_sorts_of_probes(project: Path, pack: Any, missing: str) -> None:
+def test_gate_requires_golden_inputs_and_both_probes_in_a_test_pack(project: Path, pack: Any, missing: str) -> None:
     file = scenario_file(project / "packs/pack.tool.send_wire.json", pack, "../manifest.json")
 
     assert f"{file}: no {missing} of send_wire 1.0.0" in failed(checked(project))["packs"]
 
 
-def test_a_pack_that_fails_or_is_about_something_else(project: Path) -> None:
+def test_gate_fails_for_a_failing_or_unrelated_test_pack(project: Path) -> None:
     wrong = [*READING, {"name": "denied", "propose": READ, "expect": {"verdict": "DENY"}}]
     file = scenario_file(project / "packs" / f"{PACK}.json", wrong, "../manifest.json")
     assert failed(checked(project)) == {"packs": [f"{file}:1: denied: fails: verdict: ALLOW, expected: DENY"]}
 
     digest = load_effective(written(project / "other.json", {**TOOLS, "manifest_version": "8"})).digest
     scenario_file(file, READING, "../other.json")
-    assert failed(checked(project)) == {"packs": [f"{file}: about another manifest (8, {digest})"]}
+    assert failed(checked(project)) == {"packs": [f"{file}: uses another manifest (8, {digest})"]}
 
 
-def test_a_tool_that_touches_more_than_its_class_allows_fails_its_probe(project: Path) -> None:
-    """It is declared read-internal and counts its readers in the bank: its golden input does not notice."""
+def test_tool_that_exceeds_its_effect_class_fails_the_probe_of_its_test_pack(project: Path) -> None:
+    """The entry declares the tool as read-internal, but the function writes to the bank."""
     lies = FUNCTIONS.replace("lambda id: {", "lambda id: bank.update(readers=1) or {")
     written(project / "packs/tools.py", lies)
 
@@ -328,7 +327,7 @@ def test_a_tool_that_touches_more_than_its_class_allows_fails_its_probe(project:
     }
 
 
-def test_only_tools_that_changed_need_their_packs(project: Path) -> None:
+def test_gate_requires_test_packs_only_for_changed_tools(project: Path) -> None:
     (project / "packs" / f"{PACK}.json").unlink()
     before = deepcopy(TOOLS)
     before["manifest_version"] = "6"
@@ -348,17 +347,17 @@ NEWER: dict[str, Any] = {
 }
 
 
-def test_of_manifests_side_by_side_the_new_one_is_looked_at(project: Path) -> None:
-    """As in a roll-out: the old manifest stays in the bundle, and what is about it proves nothing of the new one."""
+def test_release_gate_checks_a_manifest_that_is_added_to_an_existing_manifest(project: Path) -> None:
+    """During a roll-out, the bundle contains both manifests. Old scenarios do not test the new manifest."""
     last = released(project / "last", release=1)
     released(project, TOOLS, NEWER)
     digest = load_effective(written(project / "newer.json", NEWER)).digest
     old = load_effective(project / "manifest.json").digest
     options = ("--last", last, "--skip", "loosening")
 
-    unproven = "read_note of manifest 8: no scenario file is about that manifest"
+    unproven = "read_note of manifest 8: no scenario file uses that manifest"
     assert failed(checked(project, *options)) == {
-        "manifest-digest": [f"manifest 8, {digest}: new in this release, and no scenario file is about it"],
+        "manifest-digest": [f"manifest 8, {digest}: new in this release, and no scenario file uses it"],
         "tools-proven": [unproven],
         "packs": [unproven],
     }
@@ -366,32 +365,31 @@ def test_of_manifests_side_by_side_the_new_one_is_looked_at(project: Path) -> No
     newer = scenario_file(project / "newer-scenarios.json", READING[:1], "newer.json")
     assert failed(checked(project, newer, *options)) == {
         "tools-proven": [f"{newer}: no scenario in which read_note of manifest 8 is not ALLOW"],
-        "packs": [f"read_note 1.1.0: the pack pack.new is not there; looked in {project / 'packs'}"],
+        "packs": [f"read_note 1.1.0: no pack pack.new in {project / 'packs'}"],
     }
 
     scenario_file(newer, READING, "newer.json")
     pack = scenario_file(project / "packs/pack.new.json", READING, "../manifest.json")
     assert failed(checked(project, newer, *options)) == {
-        "packs": [f"{pack}: about another manifest (7, {old})"],
+        "packs": [f"{pack}: uses another manifest (7, {old})"],
     }
 
     scenario_file(pack, READING, "../newer.json")
     assert failed(checked(project, newer, *options)) == {}
 
 
-def test_a_new_manifest_without_a_new_tool_has_scenarios_as_well(project: Path) -> None:
-    """Its tools are proven already, but nobody has shown that the policy takes calls under its digest."""
+def test_gate_requires_scenarios_for_a_new_manifest_without_new_tools(project: Path) -> None:
     last = released(project / "last", release=1)
     newer = {**TOOLS, "manifest_version": "8"}
     digest = load_effective(written(project / "newer.json", newer)).digest
     released(project, TOOLS, newer)
 
     assert failed(checked(project, "--last", last, "--skip", "loosening")) == {
-        "manifest-digest": [f"manifest 8, {digest}: new in this release, and no scenario file is about it"]
+        "manifest-digest": [f"manifest 8, {digest}: new in this release, and no scenario file uses it"]
     }
 
 
-def test_one_pack_proves_an_entry_that_two_manifests_have_just_so(project: Path) -> None:
+def test_one_test_pack_covers_a_tool_with_the_same_entry_in_two_manifests(project: Path) -> None:
     newer = {**TOOLS, "manifest_version": "8"}
     written(project / "newer.json", newer)
     other = scenario_file(project / "newer-scenarios.json", READING + WIRING, "newer.json")
@@ -400,21 +398,19 @@ def test_one_pack_proves_an_entry_that_two_manifests_have_just_so(project: Path)
     assert failed(checked(project, other)) == {}
 
 
-def test_content_that_is_new_under_an_old_version(project: Path) -> None:
+def test_gate_fails_for_a_changed_manifest_with_an_old_version(project: Path) -> None:
     before = deepcopy(TOOLS)
     before["tools"][0]["schema"] = {**NOTE, "maxProperties": 3}
     last = released(project / "last", before, release=1)
     digests = [next(iter(read_bundle(file).data["manifests"])) for file in (project / "bundle.tar.gz", last)]
 
     assert failed(checked(project, "--last", last, "--skip", "loosening")) == {
-        "manifest-version": [
-            f"manifest 7 is {digests[0]}, and {digests[1]} has that version already: give it a new one"
-        ]
+        "manifest-version": [f"manifest 7: {digests[0]} and {digests[1]} have this version: change `manifest_version`"]
     }
 
 
 @pytest.mark.opa
-def test_a_loosening_needs_an_explanation_and_an_explanation_a_loosening(project: Path) -> None:
+def test_release_gate_requires_exactly_one_explanation_for_each_loosened_decision(project: Path) -> None:
     before = deepcopy(TOOLS)
     before["manifest_version"] = "6"
     before["tools"][0]["scopes"] = ["notes.read", "notes.more"]
@@ -430,7 +426,7 @@ def test_a_loosening_needs_an_explanation_and_an_explanation_a_loosening(project
 
     written(file, {"explained": [*entries, {"difference": "stale", "reason": "once"}]})
     (stale,) = failed(checked(project, "--last", last, "--explanations", file))["loosening"]
-    assert stale.endswith(": explains stale, which is no loosening of this release: take it out")
+    assert stale.endswith(": explains stale, which is not a loosening of this release: remove it")
     assert stale.startswith(f"{file}:1:")
 
 
@@ -446,7 +442,9 @@ def test_a_loosening_needs_an_explanation_and_an_explanation_a_loosening(project
         ),
     ],
 )  # fmt: skip
-def test_a_faulty_file_of_explanations_says_where(tmp_path: Path, content: Any, complaint: str) -> None:
+def test_release_gate_reports_a_faulty_loosening_explanation_with_its_location(
+    tmp_path: Path, content: Any, complaint: str
+) -> None:
     file = written(tmp_path / "explained.json", content)
 
     with pytest.raises(FileFaultsError) as caught:
@@ -455,14 +453,14 @@ def test_a_faulty_file_of_explanations_says_where(tmp_path: Path, content: Any, 
     assert [str(fault).splitlines()[0] for fault in caught.value.faults] == [f"{file}:{complaint}"]
 
 
-def test_a_bundle_is_not_its_own_last_release(project: Path) -> None:
+def test_gate_rejects_a_bundle_as_its_own_last_release(project: Path) -> None:
     bundle = project / "bundle.tar.gz"
 
     assert checked(project, "--last", bundle)[::2] == (
         2,
         (
-            f"error: {bundle}: release 2 is not before release 2, which is to go out\n"
-            "    hint: name the bundle that engines have now, and build the new one with a higher --release\n"
+            f"error: {bundle}: release 2 must be lower than release 2 of the new bundle\n"
+            "    hint: pass the bundle that engines use now, and build the new one with a higher --release\n"
         ),
     )
 
@@ -476,8 +474,7 @@ def test_a_bundle_is_not_its_own_last_release(project: Path) -> None:
         'is_string(input.subject.id); indexof(input.subject.id, "llam") == 2',
     ],
 )
-def test_a_back_door_is_stopped_by_each_check_of_what_changed(tmp_path: Path, door: str) -> None:
-    """Any of the three would do: whoever writes tests, and marks mutants, has to explain the rule as well."""
+def test_back_door_in_changed_rego_fails_the_coverage_mutation_and_loosening_checks(tmp_path: Path, door: str) -> None:
     example = tmp_path / "payments"
     shutil.copytree(payments.EXAMPLE, example)
     rego = example / "policies/custom/concerns/sanctions/sanctions.rego"
@@ -492,13 +489,13 @@ def test_a_back_door_is_stopped_by_each_check_of_what_changed(tmp_path: Path, do
     assert failed(done).keys() == {"unit-coverage", "mutation", "loosening"}
 
 
-def test_wrong_use_is_said(project: Path) -> None:
+def test_gate_with_wrong_options_exits_with_2(project: Path) -> None:
     explained = written(project / "explained.json", json.dumps({"explained": []}))
 
     assert checked(project, "--skip", "pack")[::2] == (
-        2, "error: --skip pack: no check of that name\n    hint: did you mean `packs`?\n",
+        2, "error: --skip pack: unknown check\n    hint: did you mean `packs`?\n",
     )  # fmt: skip
     assert checked(project, "--explanations", explained)[::2] == (
         2,
-        "error: --explanations says nothing without --last\n    hint: name the bundle of the last release\n",
+        ("error: --explanations has no effect without --last\n    hint: add --last BUNDLE\n"),
     )

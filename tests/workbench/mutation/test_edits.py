@@ -1,4 +1,4 @@
-"""Rego broken in one place: each way of it on small modules, whole sets of what is changed and where."""
+"""All mutants that the mutator makes of small Rego modules and manifests, and properties of these mutants."""
 
 import json
 from collections import Counter
@@ -26,7 +26,7 @@ CASES = yaml.safe_load(Path(__file__).with_name("edits.yaml").read_text())
 
 
 def found(opa: Path, text: str) -> list[tuple[str, str]]:
-    """Return every edit of a module: its kind, and all of it in words. Lines are counted behind the head."""
+    """Return the kind and the text of every mutant of a module. Line numbers are counted after the module's head."""
     whole = HEAD + text
     module = Module(Path("small.rego"), whole, custom=True)
     tree = parse_modules(opa, {"small.rego": module})["small.rego"]
@@ -49,14 +49,14 @@ def _shown(text: str) -> str:
     ("case", "weakened"),
     [pytest.param(case, part == "weakened", id=case["about"]) for part, cases in CASES.items() for case in cases],
 )
-def test_a_module_is_broken_in_each_place_and_form(opa: Path, case: dict[str, Any], weakened: bool) -> None:
+def test_mutator_makes_every_expected_mutant_of_a_rego_module(opa: Path, case: dict[str, Any], weakened: bool) -> None:
     edited = [words for kind, words in found(opa, case["rego"]) if (kind in WEAKENED) == weakened]
 
     assert edited == case["edits"]
 
 
 def of_concern(opa: Path, file: Path, text: str) -> list[RegoMutant]:
-    """The mutants of a concern of which a decision asks for everything."""
+    """Return the mutants of a concern in a policy whose decision evaluates the whole concern."""
     decision = Module(
         file.with_name("decision.rego"), "package authz\n\ndecision := data.custom.concerns", custom=False
     )
@@ -67,7 +67,7 @@ def of_concern(opa: Path, file: Path, text: str) -> list[RegoMutant]:
     return [each for each in rego_mutants(opa, modules) if each.module.startswith("custom/")]
 
 
-def test_an_edited_module_is_what_its_diff_says_and_parses(opa: Path, tmp_path: Path) -> None:
+def test_mutated_rego_module_parses_and_differs_only_as_its_diff_says(opa: Path, tmp_path: Path) -> None:
     text = HEAD + "p if {\n\tinput.a > 1\n}\n\nelse := 3 if not input.b\n\nelse := {1, 2}\n"
     file = tmp_path / "here" / "small.rego"
 
@@ -85,7 +85,7 @@ def test_an_edited_module_is_what_its_diff_says_and_parses(opa: Path, tmp_path: 
         assert mutant.place.file == str(file)
 
 
-def test_an_identity_outlives_edits_elsewhere_in_the_file(opa: Path, tmp_path: Path) -> None:
+def test_mutant_id_does_not_change_if_other_parts_of_the_file_change(opa: Path, tmp_path: Path) -> None:
     file = tmp_path / "small.rego"
     rule = "p if {\n\tinput.a > 1\n\tinput.b > 1\n}\n"
 
@@ -101,7 +101,7 @@ def test_an_identity_outlives_edits_elsewhere_in_the_file(opa: Path, tmp_path: P
     )
 
 
-def test_rules_that_a_decision_does_not_ask_for_are_known(opa: Path, tmp_path: Path) -> None:
+def test_mutator_skips_rules_that_no_decision_uses(opa: Path, tmp_path: Path) -> None:
     texts = {
         "authz/decision.rego": (
             "package authz\n\nimport data.authz.lib.used as lib\nimport data.authz.other\n\n"
@@ -122,8 +122,8 @@ def test_rules_that_a_decision_does_not_ask_for_are_known(opa: Path, tmp_path: P
     }  # fmt: skip
 
 
-def test_what_a_tool_writes_is_weakened_and_sources_are_dropped_once(tmp_path: Path) -> None:
-    """Dropping `required` of an argument that names sources changes no decision: provenance requires it as well."""
+def test_mutator_weakens_field_writes_and_drops_each_required_source_argument_once(tmp_path: Path) -> None:
+    """If provenance also requires an argument, the schema's `required` makes no difference, so no mutant drops it."""
     text = {"type": "string", "maxLength": 9}
     schema = {"type": "object", "required": ["source", "text"], "properties": {"source": text, "text": text}}
     tool = {"effect_class": "stage", "scopes": ["notes"], "schema": schema}

@@ -1,4 +1,4 @@
-"""What the marks of the baseline rest on: what a mark says cannot be loaded or built, is tried here."""
+"""Some mutants of the baseline are marked equivalent, because they differ for no manifest that loads."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ TOOL: dict[str, Any] = {
 AMOUNT = {"type": "object", "required": ["amount"], "properties": {"amount": {"type": "number"}}}
 
 REFUSED: dict[str, list[dict[str, Any]]] = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text())
-"""By the reason of the marks: an entry that only a policy without the marked mutants' conditions would take."""
+"""Manifest entries for each reason in the marks. Only a policy with a marked mutant would accept these entries."""
 
 LOADED = "The build writes every effective manifest as an object, and pins as an object where there are any."
 CONCERNS = "The build requires the concerns that a bundle has, so that the set of those missing is empty."
@@ -37,14 +37,14 @@ WRITTEN = (
 
 
 def loaded(folder: Path, changes: dict[str, Any], **document: Any) -> dict[str, Any]:
-    """The effective manifest, as the build takes it, of one entry with these changes; None takes a field away."""
+    """Load a manifest with changes to one entry, and return the effective manifest. The value None removes a field."""
     tool = {name: value for name, value in (TOOL | changes).items() if value is not None}
     file = folder / "manifest.json"
     file.write_text(json.dumps({"manifest_version": "1", "tools": [tool]} | document))
     return dict(load_effective(file).document)
 
 
-def test_each_mark_that_rests_on_loading_or_the_build_is_tried_here() -> None:
+def test_every_equivalence_mark_whose_reason_is_manifest_loading_has_a_test() -> None:
     marks = yaml.safe_load((SCENARIOS / "mutants.yaml").read_text())
 
     assert {mark["reason"] for mark in marks if mark.get("holds") == "loader"} == {
@@ -60,7 +60,9 @@ def test_each_mark_that_rests_on_loading_or_the_build_is_tried_here() -> None:
         for number, changes in enumerate(attempts)
     ],
 )
-def test_an_entry_that_a_mark_rules_out_does_not_load(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_manifest_entry_that_an_equivalence_mark_calls_invalid_does_not_load(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
     assert loaded(tmp_path, {})["tools"]["probe"]["scopes"] == ["probe.use"]
     with pytest.raises(FileFaultsError) as raised:
         loaded(tmp_path, changes)
@@ -70,7 +72,7 @@ def test_an_entry_that_a_mark_rules_out_does_not_load(tmp_path: Path, changes: d
     ]
 
 
-def test_what_an_entry_leaves_out_loading_states_in_the_form_that_the_policy_demands(tmp_path: Path) -> None:
+def test_loading_a_manifest_adds_fields_that_an_entry_lacks(tmp_path: Path) -> None:
     entry = loaded(tmp_path, {"risk_tier": None, "effect_class": "read-internal"})["tools"]["probe"]
 
     assert {name: entry.get(name) for name in ("risk_tier", "scopes", "limits", "idempotency", "provenance")} == {
@@ -79,7 +81,7 @@ def test_what_an_entry_leaves_out_loading_states_in_the_form_that_the_policy_dem
     }  # fmt: skip
 
 
-def test_a_directory_that_is_not_a_mapping_is_refused(tmp_path: Path) -> None:
+def test_data_file_whose_directory_is_not_a_mapping_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "data.json"
     file.write_text('{"directory": "a text"}')
 
@@ -87,20 +89,20 @@ def test_a_directory_that_is_not_a_mapping_is_refused(tmp_path: Path) -> None:
         read_data([file])
 
 
-def test_an_entry_with_a_limit_has_an_approval(tmp_path: Path) -> None:
+def test_loading_adds_an_approval_to_an_entry_with_a_limit(tmp_path: Path) -> None:
     limited = {"limits": [{"limit": "probes", "argument": "amount"}], "schema": AMOUNT}
 
     assert loaded(tmp_path, limited)["tools"]["probe"]["approval"]["quorum"] == 1
 
 
 @pytest.mark.parametrize("pinned", ["1.2.0-rc1", "11.2.0", "1.2", "1.2.00", " 1.2.0", "1.2.0-RC"])
-def test_a_pin_to_another_version_than_the_tools_does_not_load(tmp_path: Path, pinned: str) -> None:
+def test_manifest_that_pins_another_tool_version_does_not_load(tmp_path: Path, pinned: str) -> None:
     with pytest.raises(FileFaultsError):
         loaded(tmp_path, {"version": "1.2.0"}, agents=[{"id": "agent:a", "tools": {"probe": pinned}}])
 
 
 @pytest.mark.parametrize("agents", ["agent:a", 1, {"agent:a": 1}, ["agent:a"]])
-def test_an_effective_manifest_and_its_pins_are_objects(tmp_path: Path, agents: object) -> None:
+def test_pinned_tool_versions_of_an_effective_manifest_are_objects(tmp_path: Path, agents: object) -> None:
     pins = loaded(tmp_path, {"version": "1.0.0"}, agents=[{"id": "agent:a", "tools": {"probe": "1.0.0"}}])["agents"]
 
     assert pins == {"agent:a": {"probe": "1.0.0"}}
@@ -108,16 +110,15 @@ def test_an_effective_manifest_and_its_pins_are_objects(tmp_path: Path, agents: 
         loaded(tmp_path, {}, agents=agents)
 
 
-def test_a_bundle_states_the_concerns_that_are_required_and_the_revision() -> None:
-    """The released one is built anew by `scripts/test`."""
+def test_built_bundle_contains_the_required_concerns_and_a_release_number() -> None:
     config = read_bundle(baseline_bundle_path()).data["config"]
 
     assert config["required_concerns"] == sorted(path.name for path in (ROOT / "policies/authz/concerns").iterdir())
     assert config["bundle"]["release"] > 1
 
 
-def test_nobody_approves_a_commit_high_of_their_own(tmp_path: Path) -> None:
+def test_subject_cannot_approve_commit_high_calls(tmp_path: Path) -> None:
     with pytest.raises(FileFaultsError) as raised:
         loaded(tmp_path, {"approval": {"approvers": ["$subject"]}, "effect_class": "commit-high"})
 
-    assert any("approves no commit-high" in fault.message for fault in raised.value.faults)
+    assert any("cannot approve commit-high" in fault.message for fault in raised.value.faults)

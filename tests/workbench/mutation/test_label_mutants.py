@@ -1,4 +1,4 @@
-"""Labels weakened: every kind of it, and that a scenario which reads before it sends notices each."""
+"""All types of mutants of data labels are created. A scenario that reads data and then sends the data kills them."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def failing(suite: Suite) -> list[str]:
     return [result.name for result in results if not result.passed]
 
 
-def test_every_kind_of_weakened_label_is_made_and_noticed(tmp_path: Path) -> None:
+def test_scenario_kills_the_mutants_of_every_label_field(tmp_path: Path) -> None:
     suite = suite_in(tmp_path)
     mutants = [mutant for mutant in manifest_mutants(suite) if mutant.kind in KINDS]
 
@@ -64,7 +64,7 @@ def test_every_kind_of_weakened_label_is_made_and_noticed(tmp_path: Path) -> Non
     assert [(mutant.owner, mutant.kind) for mutant in mutants if not failing(mutant.applied(suite))] == []
 
 
-def test_without_labels_there_are_none_to_weaken(tmp_path: Path) -> None:
+def test_manifest_without_labels_has_no_label_mutants(tmp_path: Path) -> None:
     bare = [{name: value for name, value in tool.items() if name not in LABELS} for tool in MANIFEST["tools"]]
     suite = suite_in(tmp_path, bare)
 

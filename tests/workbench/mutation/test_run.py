@@ -1,4 +1,4 @@
-"""Mutants put to the test: which survive a suite whose weakness is known, and what is proposed to kill them."""
+"""A mutation run on a weak suite lists survivors, proposes scenarios that kill them, and obeys marks of equivalents."""
 
 import os
 import signal
@@ -30,18 +30,18 @@ LIMIT = f"number.at_most(50, {AMOUNT})"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Files are named as from their own folder."""
+    """Change to a temporary folder, so that file names in messages are relative."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def changes(run: MutationRun, fate: Fate) -> set[tuple[str, str, str]]:
-    """The kind, the original and the changed text of the mutants with a fate."""
+    """Return kind, original text and changed text of each mutant that ended with this fate."""
     return {(each.mutant.kind, each.mutant.original, each.mutant.changed) for each in run.of(fate)}
 
 
 def proposed(survivor: Judgement) -> dict[str, Any]:
-    """The scenario that is proposed for a survivor."""
+    """Return the scenario that the run proposes to kill a survivor."""
     assert survivor.proposal is not None
     assert survivor.proposal.scenario is not None
     (scenario,) = yaml.safe_load(survivor.proposal.scenario)
@@ -49,7 +49,7 @@ def proposed(survivor: Judgement) -> dict[str, Any]:
     return scenario
 
 
-def test_what_no_scenario_shows_survives_and_what_is_proposed_kills_it() -> None:
+def test_scenario_proposed_for_a_surviving_mutant_kills_that_mutant() -> None:
     weak = mutated(weak_project(Path()), only=OWN)
 
     assert changes(weak, Fate.SURVIVED) == {
@@ -77,7 +77,7 @@ def test_what_no_scenario_shows_survives_and_what_is_proposed_kills_it() -> None
     assert (strong.count(Fate.KILLED), strong.count(Fate.SURVIVED), strong.score) == (9, 0, 100)
 
 
-def test_what_no_policy_sees_is_searched_in_vain() -> None:
+def test_mutation_run_proposes_no_scenario_for_a_mutant_without_effect() -> None:
     tools = "schema-loosened"
     weak = mutated(weak_project(Path(), one(name="read", propose=READ, expect={"verdict": "ALLOW"})), only=tools)
     survivors = weak.of(Fate.SURVIVED)
@@ -93,10 +93,10 @@ def test_what_no_policy_sees_is_searched_in_vain() -> None:
     for survivor in survivors:
         assert survivor.proposal is not None
         assert survivor.proposal.scenario is None
-        assert str(survivor.proposal.note).startswith("no difference in the 3 recorded requests and ")
+        assert str(survivor.proposal.note).startswith("no difference in 3 recorded and ")
 
 
-def test_what_only_details_show_is_proposed_with_details() -> None:
+def test_proposed_scenario_expects_reason_details_if_a_mutant_changes_only_the_details() -> None:
     read = one(name="read", propose=READ, expect={"verdict": "ALLOW"})
     weak = mutated(weak_project(Path(), read), only="effect-class")
     (survivor,) = weak.of(Fate.SURVIVED)
@@ -108,7 +108,7 @@ def test_what_only_details_show_is_proposed_with_details() -> None:
     }  # fmt: skip
     assert scenario == {
         "name": f"kills {survivor.mutant.id}",
-        "why": "effect class lightened in read_note (manifest.json:1) must be noticed",
+        "why": "detects effect class lightened in read_note (manifest.json:1)",
         "expect": {
             "verdict": "ALLOW",
             "details": {"effects.gate_satisfied": {"effect_class": "read-internal", "clauses": ["scope"]}},
@@ -118,7 +118,7 @@ def test_what_only_details_show_is_proposed_with_details() -> None:
     assert mutated(weak_project(Path(), scenario), only="effect-class").count(Fate.KILLED) == 1
 
 
-def test_a_scenario_is_searched_first_for_survivors_in_rego_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutation_run_proposes_scenarios_for_mutants_of_custom_rego_first(monkeypatch: pytest.MonkeyPatch) -> None:
     file = weak_project(Path())
     monkeypatch.setattr("pdp.workbench.mutation.run.MOST_SEARCHED", 1)
 
@@ -127,12 +127,10 @@ def test_a_scenario_is_searched_first_for_survivors_in_rego_of_ones_own(monkeypa
 
     assert survivors[0].mutant.place.file == "manifest.json"
     assert [survivor.mutant.place.file for survivor in survivors if survivor.proposal] == [f"policies/{MODULE}"]
-    assert run.notes == [
-        f"a scenario was searched for only for 1 of {len(survivors)} survivors, those in your own Rego first"
-    ]
+    assert run.notes == [f"searched scenarios for 1 of {len(survivors)} survivors only, those in your own Rego first"]
 
 
-def test_the_baseline_is_broken_on_request_and_named_wherever_it_is() -> None:
+def test_mutate_command_includes_the_baseline_policies_if_requested() -> None:
     file = weak_project(Path())
 
     assert mutated(file, only="at_most:rule-dropped").total == 0
@@ -142,26 +140,26 @@ def test_the_baseline_is_broken_on_request_and_named_wherever_it_is() -> None:
     assert (run.total, run.complete) == (1, True)
 
 
-def test_files_are_named_as_short_as_they_can_be_typed(tmp_path: Path) -> None:
+def test_mutation_report_shows_short_file_names(tmp_path: Path) -> None:
     assert [shown_file(each) for each in (tmp_path / "a/b.rego", Path("c.rego"), "/elsewhere/d.rego")] == [
         "a/b.rego", "c.rego", "/elsewhere/d.rego",
     ]  # fmt: skip
     assert shown_file(ROOT / "policies/authz/decision.rego") == "policies/authz/decision.rego"
 
 
-def test_a_suite_that_fails_proves_nothing() -> None:
+def test_mutation_of_a_failing_suite_is_an_error() -> None:
     file = project(Path(), wire(20, verdict="DENY"))
 
     with pytest.raises(UsageError) as raised:
         mutated(file)
 
-    assert raised.value.message == ("1 scenario fails before anything is broken: scenarios.json:1 `a wire of 20`")
-    assert raised.value.hint == "mend them first; see: pdp test PATH"
+    assert raised.value.message == ("1 scenario fails without any mutant: scenarios.json:1 `a wire of 20`")
+    assert raised.value.hint == "fix them first; run: pdp test PATH"
 
 
 @pytest.mark.process
-def test_a_process_that_is_interrupted_tells_what_it_knows(opa: Path, tmp_path: Path) -> None:
-    """The program that stands in for OPA writes a line for each run, so that it is known when mutants are judged."""
+def test_interrupted_mutation_run_prints_its_results(opa: Path, tmp_path: Path) -> None:
+    """A wrapper around OPA writes a line at each start of OPA, so the test knows when the run judges mutants."""
     file = weak_project(Path())
     log, program = tmp_path / "runs", tmp_path / "opa"
     program.write_text(f'#!/bin/sh\necho run >> "{log}"\nexec "{opa}" "$@"\n')
@@ -189,7 +187,7 @@ def test_a_process_that_is_interrupted_tells_what_it_knows(opa: Path, tmp_path: 
 
 
 def marks(*entries: object) -> Path:
-    """A file that marks mutants as equivalent."""
+    """Write a file that marks mutants as equivalent."""
     file = Path("mutants.yaml")
     file.write_text(yaml.safe_dump(list(entries)))
     return file
@@ -200,8 +198,7 @@ def identity(opa: Path, file: Path, changed: str) -> str:
     return next(mutant.id for mutant in mutants if OWN in mutant.id and mutant.changed == changed)
 
 
-def test_a_survivor_that_is_marked_is_equivalent_and_counts_for_nothing(opa: Path) -> None:
-    """What is killed must not be marked, and what no scenario states is not looked at."""
+def test_surviving_mutant_marked_as_equivalent_is_not_scored(opa: Path) -> None:
     file = weak_project(Path())
     survivor, killed = (identity(opa, file, changed) for changed in ("51", "step_up"))
     marked = marks(
@@ -216,14 +213,14 @@ def test_a_survivor_that_is_marked_is_equivalent_and_counts_for_nothing(opa: Pat
     assert [(str(fault.place), fault.message, fault.hint) for fault in run.faults] == [
         (
             "mutants.yaml:3:11",
-            f"`{killed}` is not equivalent but killed by scenarios.json:1 a wire of 90",
-            "take this entry out",
+            f"`{killed}` is listed as equivalent, but was killed by scenarios.json:1 a wire of 90",
+            "remove this entry",
         )
     ]
-    assert run.notes == ["marked as equivalent in files that these scenarios do not state: other/data.yaml"]
+    assert run.notes == ["marked as equivalent in files that these scenarios do not use: other/data.yaml"]
 
 
-def test_an_entry_for_a_mutant_that_decides_otherwise_is_a_fault_even_where_nobody_expects_it(opa: Path) -> None:
+def test_mutant_marked_as_equivalent_that_changes_a_decision_is_a_fault(opa: Path) -> None:
     file = weak_project(Path())
     module = Path("policies") / MODULE
     module.write_text(REGO.replace("rule(), {})", 'rule(), {"units": _units})') + '\n_units := ["eur", "usd"]\n')
@@ -231,18 +228,21 @@ def test_an_entry_for_a_mutant_that_decides_otherwise_is_a_fault_even_where_nobo
     run = mutated(file, only="element-lost", marks=[marks({"mutant": noticed, "reason": "no"})])
 
     assert [(fault.message, fault.hint) for fault in run.faults] == [
-        (f"`{noticed}` is not equivalent: 1 recorded request is decided differently", "expect what differs")
+        (
+            f"`{noticed}` is not equivalent: 1 recorded request is decided differently",
+            "expect the difference in a scenario",
+        )
     ]
 
 
-def test_an_entry_that_names_no_mutant_is_a_fault_before_anything_is_run() -> None:
+def test_equivalence_mark_that_matches_no_mutant_is_a_fault() -> None:
     gone = f"{MODULE}:deny:comparison-moved:00000000"
 
     with pytest.raises(FileFaultsError) as raised:
         mutated(weak_project(Path()), only=OWN, marks=[marks({"mutant": gone, "reason": "r"})])
 
     assert [(fault.place.line, fault.message, fault.hint) for fault in raised.value.faults] == [
-        (1, f"no mutant `{gone}`", "its text has changed: look again, or take it out")
+        (1, f"no mutant `{gone}`", "its text has changed: update the id, or remove the entry")
     ]
 
 
@@ -259,10 +259,10 @@ def test_an_entry_that_names_no_mutant_is_a_fault_before_anything_is_run() -> No
                 "mutants.yaml:1:15: unknown key `reson`",
             ],
         ),
-        ("- {mutant: a, reason: b}\n- {mutant: a, reason: c}\n", ["mutants.yaml:2:12: `a` stands twice"]),
+        ("- {mutant: a, reason: b}\n- {mutant: a, reason: c}\n", ["mutants.yaml:2:12: `a` is listed twice"]),
     ],
 )
-def test_a_faulty_file_of_equivalents_says_where(text: str, faults: list[str]) -> None:
+def test_faulty_mutants_file_is_reported_with_locations(text: str, faults: list[str]) -> None:
     Path("mutants.yaml").write_text(text)
 
     with pytest.raises(FileFaultsError) as raised:
@@ -271,7 +271,7 @@ def test_a_faulty_file_of_equivalents_says_where(text: str, faults: list[str]) -
     assert [f"{fault.place}: {fault.message}" for fault in raised.value.faults] == faults
 
 
-def test_json_tells_all_that_a_script_needs() -> None:
+def test_json_output_of_mutate_is_complete() -> None:
     weak_project(Path())
     done = pdp("mutate", ".", "--only", "constant-moved", "--max-survivors", "2", "--json")
     first, second = done.json["survivors"]
@@ -295,47 +295,47 @@ def test_json_tells_all_that_a_script_needs() -> None:
     )  # fmt: skip
 
 
-def test_the_exit_code_is_that_of_the_threshold() -> None:
+def test_mutate_fails_if_more_than_max_survivors_survive() -> None:
     weak_project(Path())
     done = pdp("mutate", "scenarios.json", "--only", OWN, "--max-survivors", "4")
 
-    # By rule, the group in which something admits more first, and in each group what admits more.
+    # Survivors are grouped by rule. Survivors that allow more calls come first.
     lines = done.out.splitlines()
     heads = [line for line in lines if not line.startswith(" ") and "survive" in line]
     assert heads[0].startswith("deny in policies/")
-    assert "of which admit" in heads[0]
-    dangers = ["admits more" in line for line in lines if line.startswith("  policies/") and " survives" in line]
+    assert "of which loosen" in heads[0]
+    dangers = ["loosens the policy" in line for line in lines if line.startswith("  policies/") and " survives" in line]
     assert dangers == sorted(dangers, reverse=True)
     assert (done.code, done.out.splitlines()[-1], done.err) == (
         1, "9 mutants: 4 killed, 5 survived; score 44.4 %", "",
     )  # fmt: skip
 
 
-def test_a_sample_is_the_same_for_the_same_seed() -> None:
+def test_equal_seeds_select_equal_samples_of_mutants() -> None:
     file = weak_project(Path())
     first, other = (mutated(file, only=OWN, sample=3, seed=seed) for seed in "ab")
 
-    assert (first.total, first.notes) == (3, ["3 of 9 mutants, drawn by the seed 'a'"])
+    assert (first.total, first.notes) == (3, ["tested 3 of 9 mutants, drawn with the seed 'a'"])
     assert mutated(file, only=OWN, sample=3, seed="a").judgements.keys() == first.judgements.keys()
     assert other.judgements.keys() != first.judgements.keys()
     assert (mutated(file, only=OWN, sample=9, seed="a").total, mutated(file, only=OWN, sample=9).notes) == (9, [])
 
 
-def test_a_seed_without_a_sample_is_a_fault_of_the_command() -> None:
+def test_mutate_with_seed_but_without_sample_exits_with_2() -> None:
     weak_project(Path())
     done = pdp("mutate", ".", "--seed", "a")
 
     assert (done.code, done.out, done.err) == (
-        2, "", "error: --seed says nothing without --sample\n    hint: add --sample\n",
+        2, "", "error: --seed has no effect without --sample\n    hint: add --sample\n",
     )  # fmt: skip
 
 
-def test_nothing_to_break_is_a_fault_of_the_command() -> None:
+def test_mutate_without_any_mutants_exits_with_2() -> None:
     weak_project(Path())
     done = pdp("mutate", ".", "--only", "no such thing")
 
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        "error: --only 'no such thing': no mutant has that in its name\n"
-        "    hint: name scenario files with policies of their own, or add --baseline\n"
+        "error: --only 'no such thing': no mutant matches\n"
+        "    hint: give scenario files with your own policies, or add --baseline\n"
     )

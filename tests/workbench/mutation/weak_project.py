@@ -1,4 +1,4 @@
-"""A small project whose scenarios are known to be weak in some places, for tests of mutation."""
+"""A small project for tests of mutation, whose scenarios miss certain mutants on purpose."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,22 +13,22 @@ from tests.support.scenario_files import one, project
 MODULE = "custom/concerns/ceiling/ceiling.rego"
 REGO = Path(__file__).with_name("ceiling.rego").read_text()
 CONDITION = 15
-"""The line of the only condition."""
+"""The line number of the only condition in the Rego file."""
 
 
 def wire(amount: float, **expect: Any) -> dict[str, Any]:
-    """A scenario of a wire."""
+    """Return a scenario that proposes a wire of this amount."""
     return one(
         name=f"a wire of {amount}", propose={"tool": "send_wire", "arguments": {"amount": amount}}, expect=expect
     )
 
 
-# A little and much: nothing shows where the one ends and the other begins.
+# The amounts are far from the limit, so that no scenario tests the limit itself.
 WEAK = (wire(20, verdict="ALLOW"), wire(90, verdict="DENY", codes=["ceiling.reached"]))
 
 
 def weak_project(folder: Path, *more: Any, **settings: Any) -> Path:
-    """Write the project, with more scenarios, and return its scenario file."""
+    """Write the project with these additional scenarios, and return the path of its scenario file."""
     module = folder / "policies" / MODULE
     module.parent.mkdir(parents=True, exist_ok=True)
     module.write_text(REGO)
@@ -44,7 +44,6 @@ def mutated(
     sample: int | None = None,
     seed: str = "",
 ) -> MutationRun:
-    """What came of breaking a project."""
     run = MutationRun()
     marked = read_equivalents(marks)
     suites = [load_suite(file)]

@@ -1,1 +1,1 @@
-"""Tests of calls near a known call."""
+"""Tests of the generator of calls that are similar to a given call."""

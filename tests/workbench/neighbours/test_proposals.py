@@ -1,4 +1,4 @@
-"""Arguments made from schemas."""
+"""Example arguments for tools are generated from the schemas."""
 
 from typing import Any
 
@@ -33,20 +33,20 @@ SCHEMAS: list[tuple[dict[str, Any], Any]] = [
 
 
 @pytest.mark.parametrize(("schema", "expected"), SCHEMAS)
-def test_example_arguments(schema: dict[str, Any], expected: Any) -> None:
-    one = {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}}}
-    whole = {"type": "object", "required": ["value"], "properties": {"value": schema}, "$defs": {"one": one}}
+def test_generated_example_arguments_match_the_tool_schema(schema: dict[str, Any], expected: Any) -> None:
+    item = {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}}}
+    whole = {"type": "object", "required": ["value"], "properties": {"value": schema}, "$defs": {"one": item}}
     assert example_arguments(whole) == {"value": expected}
 
 
 @pytest.mark.parametrize(
     "schema", [{}, {"required": 1, "type": "object"}, {"type": 3}, {"properties": []}, {"$ref": "#/no/where"}]
 )
-def test_schemas_that_say_nothing_give_nothing(schema: dict[str, Any]) -> None:
+def test_empty_schema_gives_no_example_arguments(schema: dict[str, Any]) -> None:
     assert example_arguments(schema) == {}
 
 
-def test_a_schema_that_asks_for_itself_ends() -> None:
+def test_example_arguments_of_a_recursive_schema_are_finite() -> None:
     schema = {"type": "object", "required": ["me"], "properties": {"me": {"$ref": "#"}}}
     made, depth = example_arguments(schema), 0
     while isinstance(made, dict):
@@ -54,8 +54,7 @@ def test_a_schema_that_asks_for_itself_ends() -> None:
     assert (made, depth) == ("<me>", 9)
 
 
-def test_examples_are_valid_for_the_tools_of_the_examples() -> None:
-    """A skeleton starts from arguments that pass the schema, for every tool that ships with scenarios."""
+def test_example_arguments_are_valid_for_shipped_tools() -> None:
     checked = 0
     for file in find_suites([ROOT / "tests/scenarios", ROOT / "examples/payments"]):
         compiled = CompiledManifest(load_suite(file).manifest)

@@ -1,4 +1,4 @@
-"""Requests near a request: whatever a rule is weakened to, one of them shows it."""
+"""For each way to weaken a rule, the weakened rule decides at least one generated variant of a request differently."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ from pdp.opa.modules import Module
 from pdp.opa.syntax import parse_modules
 from pdp.workbench.diff.policies import BundlePair
 from pdp.workbench.neighbours.bases import allowed_call, approved_call, called_tools, complete_call, tool_of
-from pdp.workbench.neighbours.entries import DIRECTORY, made_up
+from pdp.workbench.neighbours.entries import DIRECTORY, synthetic_manifests
 from pdp.workbench.neighbours.values import GONE, at, edited
 from pdp.workbench.neighbours.variants import changes, pairs
 from pdp.workbench.neighbours.vocabulary import Policy, vocabulary
@@ -67,7 +67,9 @@ PEOPLE = "count({grant.sub | some grant in input.context.approval.grants})"
         (LIMIT, "exempt"),
     ],
 )  # fmt: skip
-def test_a_weakened_rule_shows_in_a_request_near_one_that_is_allowed(opa: Path, original: str, weakened: str) -> None:
+def test_weakened_rule_decides_some_generated_variant_of_a_request_differently(
+    opa: Path, original: str, weakened: str
+) -> None:
     helpers = (
         'bypass if {\n\tinput.subject.id == "mallory"\n\tinput.context.purpose == "resale"\n}\n\n'
         f"exempt if {LIMIT}\n\n"
@@ -92,7 +94,7 @@ def test_a_weakened_rule_shows_in_a_request_near_one_that_is_allowed(opa: Path, 
 
 
 @pytest.mark.opa
-def test_changes_are_the_same_in_every_run_and_begin_with_what_a_policy_reads(opa: Path) -> None:
+def test_generated_changes_of_a_request_have_a_fixed_order(opa: Path) -> None:
     text = 'package authz\n\ndecision := 1 if input.context.purpose == "care"\n'
     words = vocabulary(Policy(parse_modules(opa, {"a.rego": Module(Path("a.rego"), text, custom=False)}), {}))
     singles, again = (changes(REQUEST, words, DIRECTORY) for _ in range(2))
@@ -104,19 +106,19 @@ def test_changes_are_the_same_in_every_run_and_begin_with_what_a_policy_reads(op
     assert not [path for change in singles for path, _ in change.edits if path[-1] == "manifest_digest"]
 
 
-def test_pairs_begin_with_what_changed_and_leave_none_out() -> None:
+def test_generated_pairs_of_request_changes_are_complete_and_start_with_new_constants() -> None:
     words = vocabulary(Policy({}, {}))
     singles = [each for each in changes({"context": {"a": "x", "b": True}}, words) if each.paired]
     dimensions = {str(each.edits): each.dimension for each in singles}
-    tried = [frozenset((str(one.edits), str(other.edits))) for one, other in pairs(singles)]
+    tried = [frozenset((str(item.edits), str(other.edits))) for item, other in pairs(singles)]
 
     assert len(tried) == len(set(tried))
     assert set(tried) == {
-        frozenset((one, other)) for one in dimensions for other in dimensions if dimensions[one] < dimensions[other]
+        frozenset((item, other)) for item in dimensions for other in dimensions if dimensions[item] < dimensions[other]
     }
 
 
-def test_a_value_is_put_where_nothing_was_and_taken_from_where_it_is() -> None:
+def test_request_edit_adds_replaces_or_removes_a_value_at_its_path() -> None:
     request = {"a": {"b": [1, {"c": 2}]}}
 
     assert edited(request, (("a", "b", 1, "c"), 3), (("x", "y"), 4)) == {"a": {"b": [1, {"c": 3}]}, "x": {"y": 4}}
@@ -132,11 +134,10 @@ def payments() -> Bundle:
 
 
 @pytest.mark.opa
-def test_every_tool_has_a_call_that_is_allowed_but_for_an_approval(opa: Path, payments: Bundle) -> None:
-    """Also where concerns of a user ask for what no entry says."""
+def test_request_generator_finds_an_allowed_call_for_every_tool(opa: Path, payments: Bundle) -> None:
     modules = {path: Module(Path(path), text, custom=False) for path, text in payments.modules.items()}
     words = vocabulary(Policy(parse_modules(opa, modules), payments.data))
-    documents = made_up()
+    documents = synthetic_manifests()
     every: Mapping[str, Any] = {**payments.data["manifests"], **documents}
     with EmbeddedEngine(payments, manifests=documents, data={"directory": DIRECTORY}) as engine:
 
@@ -154,5 +155,5 @@ def test_every_tool_has_a_call_that_is_allowed_but_for_an_approval(opa: Path, pa
                 if denials(call) and denials(approved):
                     denied.append(tool.name)
 
-    # Nothing allows a call without scopes or, at that class, without a tier; and nothing is for no purpose.
+    # The policy denies calls without scopes or purpose, and calls with effects but without a risk tier.
     assert denied == ["made_commit_low_unstated", "made_commit_high_unstated", "made_bare", "made_for_nobody"]

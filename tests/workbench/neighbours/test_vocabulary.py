@@ -1,4 +1,4 @@
-"""What policies read of a request, from their syntax trees."""
+"""Attributes and constants of policies are extracted from the syntax trees of their Rego modules."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -37,20 +37,20 @@ def named(words: Vocabulary) -> set[str]:
         pytest.param("held := input.context.c\n\theld.d == 1", {"context.c", "context.c.d"}, id="through a variable"),
         pytest.param("some x in input.xs\n\tx.y == 1", {"xs", "~y"}, id="element by element"),
         pytest.param("every x in input.xs { x == 1 }", {"xs"}, id="of every element"),
-        pytest.param("some k\n\tinput.context.arguments[k] == 1", {"context.arguments.[]"}, id="by any name"),
+        pytest.param("some k\n\tinput.context.arguments[k] == 1", {"context.arguments.[]"}, id="by an open step"),
         pytest.param('ctx.approval.id == "x"', {"context", "context.approval.id"}, id="through an import"),
         pytest.param('object.get(ctx, "e", 1) == 2', {"context", "context.e"}, id="with a default through an import"),
         pytest.param("data.settings.x == 1", {"~settings", "~x"}, id="not from the request"),
     ],
 )  # fmt: skip
-def test_attributes_are_named_by_their_path_or_by_their_last_step(opa: Path, body: str, names: set[str]) -> None:
+def test_attributes_of_a_policy_are_found_by_path_or_last_name(opa: Path, body: str, names: set[str]) -> None:
     text = f"package custom.concerns.a\n\nimport input.context as ctx\n\ndeny contains 1 if {{\n\t{body}\n}}\n"
     operators = {"~equal", "~eq", "~assign", "~object", "~get", "~internal", "~member_2"}
 
     assert named(vocabulary(policy(opa, text))) - operators == names
 
 
-def test_what_a_rule_names_by_its_last_step_counts_wherever_a_request_has_it(opa: Path) -> None:
+def test_last_name_of_a_path_matches_every_attribute_that_ends_with_that_name(opa: Path) -> None:
     before, after = (
         sided(opa, f"package custom.a\n\nx if {{\n\tsome held in input.context.approvals\n\theld.id == {text}\n}}\n")
         for text in ('"a"', '"b"')
@@ -62,7 +62,7 @@ def test_what_a_rule_names_by_its_last_step_counts_wherever_a_request_has_it(opa
     assert words.attribute(("context", "approvals", 0, "age")).rank == 2
 
 
-def test_constants_stand_with_what_is_compared_with_them(opa: Path) -> None:
+def test_constants_are_assigned_to_the_attributes_in_the_same_rule(opa: Path) -> None:
     text = (
         "package custom.concerns.a\n\n_other := 7\n\n"
         'deny contains reason.new(rego.metadata.rule(), {"detail": "not tried"}) if {\n'
@@ -85,7 +85,7 @@ def compared(*sides: BundleRules) -> Vocabulary:
     return vocabulary(*policies, differing=BundlePair(*sides).differing.values())
 
 
-def test_what_only_one_policy_has_comes_first(opa: Path) -> None:
+def test_attributes_and_constants_of_changed_rules_come_first_in_the_vocabulary_of_a_diff(opa: Path) -> None:
     rules = ['deny contains 1 if input.subject.id == "b"\n', "deny contains 2 if input.context.amount > 5\n"]
     beside = "package custom.b\n\nx if input.other == 1\n"
     added = 'deny contains 3 if {\n\tinput.context.amount == 13.37\n\tinput.context.run_id == "zz"\n}\n'
@@ -99,7 +99,7 @@ def test_what_only_one_policy_has_comes_first(opa: Path) -> None:
         assert (set(words.new), words.strings[0], words.numbers[0]) == ({13.37, "zz", 3}, "zz", 13.37)
 
 
-def test_the_same_policy_written_otherwise_has_nothing_new(opa: Path) -> None:
+def test_reformatting_a_policy_adds_no_new_constants_to_its_vocabulary(opa: Path) -> None:
     before = sided(opa, "package custom.a\n\nx if {\n\tinput.a == 1\n\tinput.b == 2\n}\n")
     after = sided(opa, "package custom.a\n\n# A remark.\nx if {\n\tinput.b == 2\n\n\tinput.a == 1\n}\n")
     words = compared(before, after)

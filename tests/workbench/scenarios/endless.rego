@@ -1,13 +1,13 @@
 # METADATA
 # title: Endless
-# description: Looks at more than anybody waits for.
+# description: Evaluates more than the deadline allows.
 package custom.concerns.endless
 
 import data.authz.lib.reason
 
 # METADATA
 # title: Never
-# description: Nobody will know.
+# description: The evaluation never ends.
 # custom:
 #   code: endless.never
 deny contains reason.new(rego.metadata.rule(), {}) if {

@@ -1,4 +1,4 @@
-"""Faulty scenario files and policies through the command line: what is said, where, what to do; never a traceback."""
+"""Faulty scenario files and policies cause messages with location and hint, but no traceback."""
 
 import json
 import re
@@ -35,12 +35,13 @@ CONCERNS = "policies/custom/concerns"
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project as `pdp init` makes it, with a proposal and a session beside it; files are named as from there."""
+    """Create a project with `pdp init`, add a proposal and a session, and change to its folder."""
     for name, content in project_files().items():
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
-    # Commands name their files here, and nothing but faults is on standard error.
+    # Without a project file, messages contain file names relative to the working folder, and standard error contains
+    # only messages about faults.
     (tmp_path / PROJECT_FILE).unlink()
     written(tmp_path / "proposal.json", PROPOSAL)
     written(tmp_path / "session.json", SESSION)
@@ -53,25 +54,25 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refused(text: str) -> str:
-    """What `pdp test` says of a faulty scenario file; nothing is run."""
+    """Return the error output of `pdp test` for a faulty scenario file."""
     written(Path("x.yaml"), text)
     done = pdp("test", "x.yaml")
     assert (done.code, done.out) == (2, "")
     return done.err
 
 
-def test_of_many_faults_the_first_hundred_are_shown() -> None:
-    said = refused(
+def test_error_message_shows_the_first_hundred_faults_of_scenario_files() -> None:
+    lines = refused(
         HEAD + "".join(f"  - {{name: n{at}, {CALL}, expect: {{verdict: MAYBE}}}}\n" for at in range(101))
     ).splitlines()
 
-    assert said[0] == "x.yaml:5:95: `expect.verdict` must be one of ALLOW, STEP_UP, DENY, not `MAYBE`"
-    assert said[-4].startswith("x.yaml:104:")
-    assert said[-1] == "error: 101 faults in x.yaml; the first 100 are shown"
-    assert len(said) == 100 * 3 + 1
+    assert lines[0] == "x.yaml:5:95: `expect.verdict` must be one of ALLOW, STEP_UP, DENY, not `MAYBE`"
+    assert lines[-4].startswith("x.yaml:104:")
+    assert lines[-1] == "error: 101 faults in x.yaml; the first 100 are shown"
+    assert len(lines) == 100 * 3 + 1
 
 
-def test_a_code_that_no_rule_gives() -> None:
+def test_failed_scenario_says_which_expected_codes_have_no_rule() -> None:
     written(
         Path("x.yaml"),
         HEAD + f"  - {{name: a, {CALL}, expect: {{codes: [scope.missing, engine.timeout, x.y]}}}}\n",
@@ -81,14 +82,14 @@ def test_a_code_that_no_rule_gives() -> None:
     [scenario] = done.json["suites"][0]["scenarios"]
     assert done.code == 1
     assert [(one["code"], one["where"]) for one in scenario["diagnosis"]["missed"]] == [
-        ("scope.missing", "no rule gives this code: did you mean `scopes.missing`?"),
-        ("engine.timeout", "no rule gives this code"),
-        ("x.y", "no rule gives this code"),
+        ("scope.missing", "no rule has this code: did you mean `scopes.missing`?"),
+        ("engine.timeout", "no rule has this code"),
+        ("x.y", "no rule has this code"),
     ]
 
 
 @pytest.mark.parametrize("duration", ["P36501D", "PT876000H0.000001S"])
-def test_a_duration_that_no_clock_holds(duration: str) -> None:
+def test_scenario_with_a_too_long_duration_is_a_fault(duration: str) -> None:
     written(Path("governance.yaml"), Path("governance.yaml").read_text().replace("PT1H", duration))
     done = pdp("manifest", "lint", "manifest.yaml", "-g", "governance.yaml")
 
@@ -128,7 +129,7 @@ def concern(name: str, body: str, *, package: str = "custom.concerns.{name}", mo
 IMPURE = 'http.send({"method": "get", "url": "http://example.com"}).status_code == 200'
 BARE = "package custom.concerns.bare\n\nimport data.authz.lib.reason\n\ndeny contains reason.new({}, {})\n"
 IDLE = METADATA + "package custom.concerns.idle\n\n_y := 1\n"
-WHOSE = "reason codes would not say whose they are"
+WHOSE = "reason codes would be ambiguous"
 
 
 @pytest.mark.opa
@@ -140,9 +141,9 @@ WHOSE = "reason codes would not say whose they are"
         (
             {"limits": "true", "engine": "true", "idle": IDLE},
             [
-                f"engine/engine.rego:4:1: codes that begin with `engine.` are not a user's: {WHOSE}",
-                "idle/idle.rego:4:1: the concern custom.concerns.idle defines nothing",
-                f"limits/limits.rego:4:1: the baseline has a concern limits: {WHOSE}",
+                f"engine/engine.rego:4:1: the name engine is reserved: {WHOSE}",
+                "idle/idle.rego:4:1: the concern custom.concerns.idle defines no finding",
+                f"limits/limits.rego:4:1: the baseline has a concern named limits: {WHOSE}",
             ],
         ),
         (
@@ -155,12 +156,11 @@ WHOSE = "reason codes would not say whose they are"
                 "bare/bare.rego:5:1: `deny` has no title and no description and no custom.code in its METADATA",
             ],
         ),
-        ({"net": IMPURE}, ["net/net.rego:13:55: the builtin http.send is not admitted in policies"]),
+        ({"net": IMPURE}, ["net/net.rego:13:55: the builtin http.send is not allowed in policies"]),
     ],
     ids=["not Rego", "names", "metadata", "impure"],
 )
-def test_policies_are_refused_by_every_command(modules: dict[str, str], expected: list[str]) -> None:
-    """With the same faults in all of them, and nothing is written; `pdp check` asks for unit tests as well."""
+def test_every_command_rejects_faulty_policies(modules: dict[str, str], expected: list[str]) -> None:
     for name, text in modules.items():
         if text.startswith(("package", METADATA)):
             Path(CONCERNS, name).mkdir()
@@ -180,7 +180,7 @@ def test_policies_are_refused_by_every_command(modules: dict[str, str], expected
 
 @pytest.mark.opa
 @pytest.mark.usefixtures("opa")
-def test_a_concern_that_calls_itself_or_asks_the_decision() -> None:
+def test_recursive_concern_is_rejected() -> None:
     concern("knot", "_f(1)", more="\n_f(x) if _g(x)\n\n_g(x) if _f(x)\n")
     file = f"{CONCERNS}/knot/knot.rego"
     rules, f, g = "rule data.custom.concerns.knot", "data.custom.concerns.knot._f", "data.custom.concerns.knot._g"
@@ -188,8 +188,8 @@ def test_a_concern_that_calls_itself_or_asks_the_decision() -> None:
     done = pdp("test", "scenarios.yaml")
 
     assert (done.code, done.out) == (2, "")
-    told = [line for line in done.err.splitlines() if not line.startswith("    hint:")]
-    assert told == [
+    faults = [line for line in done.err.splitlines() if not line.startswith("    hint:")]
+    assert faults == [
         f"{file}:15:1: {rules}._f is recursive: {f} -> {g} -> {f}", "    _f(x) if _g(x)", "    ^",
         f"{file}:17:1: {rules}._g is recursive: {g} -> {f} -> {g}", "    _g(x) if _f(x)", "    ^",
         f"error: 2 faults in {file}",
@@ -201,7 +201,7 @@ def test_a_concern_that_calls_itself_or_asks_the_decision() -> None:
     checked = pdp("check", "--policies", "policies").err.splitlines()
 
     assert any(line.startswith(f"{file}:13:1: {rules}.deny may be recursive: ") for line in checked)
-    # OPA's words for the same in the baseline's own files would only be in the way.
+    # OPA may also report faults in the baseline's files. Such faults would distract from the faulty file.
     assert {line.partition(":")[0] for line in checked if re.match(r"\S+\.rego:", line)} == {file}
 
 
@@ -209,7 +209,7 @@ CLASH = '\n_x := 1 if input.action.name == "reply_to_customer"\n\n_x := 2 if inp
 ENDLESS = """
 _n := split("0 1 2 3 4 5 6 7 8 9 a b c d e f g h i j k l m n o p q r s t u v w x y z", " ")
 
-# Nothing is kept, so that time ends before memory does.
+# The rule keeps no values, so it times out before memory runs out.
 _all contains f if {
 	some a in _n
 	some b in _n
@@ -233,11 +233,10 @@ _all contains f if {
     ],
     ids=["conflict", "endless", "endless beside it"],
 )
-def test_a_concern_that_fails_or_does_not_end_is_a_deny(
+def test_scenario_call_is_denied_if_a_concern_fails_or_does_not_end(
     engine: str, body: str, more: str, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For each command, on each engine; nobody waits for OPA to trace what the engine has given up."""
-    # The conflict has all the time that it needs; what does not end is over when its time is.
+    # Only the endless rule must time out, so the test with conflicting rules keeps the default timeout.
     if code == "engine.timeout":
         defaults = {**(EmbeddedEngine.__init__.__kwdefaults__ or {}), "deadline": 0.5}
         monkeypatch.setattr(EmbeddedEngine.__init__, "__kwdefaults__", defaults)
@@ -252,13 +251,13 @@ def test_a_concern_that_fails_or_does_not_end_is_a_deny(
 
     assert (decided.code, [each["code"] for each in decided.json["reasons"]]) == (4, [code])
     assert (explained.code, explained.err) == (4, "")
-    said = explained.out.splitlines()[0]
-    # OPA's words have the address of the one process in them.
+    line = explained.out.splitlines()[0]
+    # With OPA, the message contains the path of a socket, which differs in each process, so only the start is compared.
     message = decided.json["reasons"][0]["message"]
-    assert said.startswith(f"DENY because {code}: {message if engine == 'embedded' else 'OPA at unix:'}")
-    assert explained.out.splitlines()[-1] == "  rules: not known: the policy came to no decision"
+    assert line.startswith(f"DENY because {code}: {message if engine == 'embedded' else 'OPA at unix:'}")
+    assert explained.out.splitlines()[-1] == "  rules: not known: the policy made no decision"
     if code == "engine.timeout":
-        # No verdict of any scenario: whoever reads a policy's results must not take it for one.
+        # The run reports the timeout as an error, because the timeout is not the verdict of a scenario.
         assert (tested.code, tested.out) == (2, "")
         assert re.match(r"error: scenarios.yaml:\d+ a customer is answered: no verdict: ", tested.err)
         return
@@ -271,7 +270,7 @@ def test_a_concern_that_fails_or_does_not_end_is_a_deny(
 
 @pytest.mark.opa
 @pytest.mark.usefixtures("opa")
-def test_engines_that_fail_alike_agree_whatever_their_words() -> None:
+def test_engines_count_as_agreeing_if_both_fail_with_the_same_code() -> None:
     concern("broken", "_x == 3", more=CLASH)
     expected = json.dumps({"verdict": "DENY", "codes": ["engine.answer_invalid"]})
     written(

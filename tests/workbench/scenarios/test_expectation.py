@@ -1,4 +1,4 @@
-"""The details and messages of reasons as expectations: when they hold, what a failure shows, and faults of a file."""
+"""Scenarios can expect details, messages and remedies of reasons. Mismatches and faulty expectations are reported."""
 
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ REMEDY = "Stay within the limit, or ask one of the approvers. A session has its 
     [
         pytest.param({"limit": "wires"}, id="one field"),
         pytest.param(EXCEEDED, id="some fields"),
-        pytest.param({"value": 500.0}, id="a number written otherwise"),
+        pytest.param({"value": 500.0}, id="equal number in another notation"),
         pytest.param(WHOLE, id="all fields"),
     ],
 )
-def test_details_hold_when_a_reason_has_these_fields(tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_expected_details_match_a_reason_that_contains_them(tmp_path: Path, fields: dict[str, Any]) -> None:
     result = ran_one(tmp_path, one(propose=BIG, expect={"details": {"limits.exceeded": fields}}))
 
     assert result.passed
@@ -47,7 +47,7 @@ def test_details_hold_when_a_reason_has_these_fields(tmp_path: Path, fields: dic
         pytest.param({"scopes.missing": {"missing": []}}, {"scopes.missing": []}, id="no such reason"),
     ],
 )
-def test_details_that_differ_show_those_of_each_reason(
+def test_mismatch_shows_the_details_of_each_reason(
     tmp_path: Path, details: dict[str, Any], actual: dict[str, Any]
 ) -> None:
     result = ran_one(tmp_path, one(propose=BIG, expect={"verdict": "STEP_UP", "details": details}))
@@ -63,13 +63,13 @@ def test_details_that_differ_show_those_of_each_reason(
         ({"limit": "a", "value": 2}, False),
     ],
 )
-def test_all_fields_are_those_of_one_reason(wanted: dict[str, Any], holds: bool) -> None:
+def test_all_expected_details_must_be_in_one_reason(wanted: dict[str, Any], holds: bool) -> None:
     found = {"l.e": [{"limit": "a", "value": 1}, {"limit": "b", "value": 2}]}
 
     assert (not mismatches({"details": {"l.e": wanted}}, {"details": found})) is holds
 
 
-def test_messages_are_whole(tmp_path: Path) -> None:
+def test_expected_message_must_match_completely(tmp_path: Path) -> None:
     whole, part = ({"limits.exceeded": text} for text in (MESSAGE, MESSAGE[:-1]))
 
     assert ran_one(tmp_path, one(propose=BIG, expect={"messages": whole})).passed
@@ -87,14 +87,14 @@ def test_messages_are_whole(tmp_path: Path) -> None:
         ({"a.b": "three", "c.d": "three"}, False),
     ],
 )
-def test_of_several_codes_each_has_a_reason_with_its_message(expected: dict[str, str], holds: bool) -> None:
+def test_each_expected_code_needs_a_reason_with_its_message(expected: dict[str, str], holds: bool) -> None:
     actual = {"a.b": ["one", "two"], "c.d": ["three"]}
 
     assert (not mismatches({"messages": expected}, {"messages": actual})) is holds
     assert (not mismatches({"remedies": expected}, {"remedies": actual})) is holds
 
 
-def test_a_remedy_is_whole_and_one_that_no_rule_states_is_not_met(tmp_path: Path) -> None:
+def test_expected_remedy_must_match_completely(tmp_path: Path) -> None:
     stated = {"limits.exceeded": REMEDY}
     acceptable = {"risk.acceptable": REMEDY}
 
@@ -104,7 +104,7 @@ def test_a_remedy_is_whole_and_one_that_no_rule_states_is_not_met(tmp_path: Path
     ]
 
 
-def test_where_the_policy_was_not_asked_nothing_is_said(tmp_path: Path) -> None:
+def test_rejected_call_has_no_reasons_to_match(tmp_path: Path) -> None:
     expect = {"details": {"limits.exceeded": {"limit": "wires"}}, "messages": {"limits.exceeded": MESSAGE}}
     result = ran_one(tmp_path, one(propose={"tool": "send_wire", "arguments": {}}, expect=expect))
 
@@ -114,13 +114,13 @@ def test_where_the_policy_was_not_asked_nothing_is_said(tmp_path: Path) -> None:
     ]
 
 
-def test_null_is_never_met(tmp_path: Path) -> None:
+def test_expectation_details_null_fails_if_the_call_has_no_reason(tmp_path: Path) -> None:
     result = ran_one(tmp_path, one(propose=READ, expect={"verdict": "ALLOW", "details": None}))
 
     assert differing(result) == [("details", None, {})]
 
 
-def test_a_raw_request_has_details_too(tmp_path: Path) -> None:
+def test_details_can_be_expected_for_a_raw_request(tmp_path: Path) -> None:
     request = {
         "subject": {"type": "user", "id": "ann", "properties": {}},
         "action": {

@@ -1,4 +1,4 @@
-"""`expect: {flow: ...}`: what the ledger says of a call, and a run for each scenario."""
+"""Scenarios can expect `flow`, the labels of a call's arguments. Each scenario is a separate run."""
 
 import shutil
 from pathlib import Path
@@ -29,7 +29,7 @@ def file_of(folder: Path, *scenarios: Any) -> Path:
 
 
 def invited(folder: Path, expect: dict[str, Any], **fields: Any) -> ScenarioResult:
-    """What came of inviting whom a mail names, with this expectation."""
+    """Run a scenario that reads a mail and invites its sender, with this expectation, and return the result."""
     return ran(
         file_of(folder, {"name": "it", "steps": [READING, {"propose": invite(STRANGER), "expect": expect, **fields}]})
     )[0]
@@ -49,7 +49,7 @@ def invited(folder: Path, expect: dict[str, Any], **fields: Any) -> ScenarioResu
         pytest.param({"arguments": {}}, id="nothing of the arguments"),
     ],
 )  # fmt: skip
-def test_what_a_result_brings_in_is_known_to_the_next_step(tmp_path: Path, flow: dict[str, Any]) -> None:
+def test_flow_labels_of_a_result_apply_in_the_next_step(tmp_path: Path, flow: dict[str, Any]) -> None:
     result = invited(tmp_path, {"verdict": "STEP_UP", "codes": ["flow.target_untrusted"], "flow": flow})
 
     assert differing(result) == []
@@ -78,24 +78,26 @@ def test_what_a_result_brings_in_is_known_to_the_next_step(tmp_path: Path, flow:
         pytest.param(
             None,
             {"tainted": True, "untrusted": ["read_mail"], "markings": [], "plan": None, "anchored": False,
-             "intended": False, "arguments": {FIRST: ["untrusted"], "/title": ["model"]}}, id="none at all",
+             "intended": False, "arguments": {FIRST: ["untrusted"], "/title": ["model"]}}, id="null is expected",
         ),
     ],
 )  # fmt: skip
-def test_what_differs_is_shown_in_the_form_that_is_expected(tmp_path: Path, flow: Any, actual: Any) -> None:
+def test_mismatch_of_flow_labels_shows_only_the_fields_that_the_scenario_expects(
+    tmp_path: Path, flow: Any, actual: Any
+) -> None:
     assert differing(invited(tmp_path, {"flow": flow})) == [("flow", flow, actual)]
 
 
-def test_the_words_of_a_finding_are_whole(tmp_path: Path) -> None:
-    told, other = ({"flow.target_untrusted": text} for text in (SAID, SAID[:-1]))
+def test_expected_explanation_of_flow_labels_must_match_completely(tmp_path: Path) -> None:
+    complete, other = ({"flow.target_untrusted": text} for text in (SAID, SAID[:-1]))
 
-    assert invited(tmp_path, {"explanations": told}).passed
+    assert invited(tmp_path, {"explanations": complete}).passed
     assert differing(invited(tmp_path, {"explanations": other})) == [
         ("explanations", other, {"flow.target_untrusted": [SAID]})
     ]
 
 
-def test_a_scenario_is_one_run_and_knows_nothing_of_another(tmp_path: Path) -> None:
+def test_each_scenario_has_a_separate_run_without_flow_labels_of_other_scenarios(tmp_path: Path) -> None:
     clean = {"propose": invite(STRANGER), "expect": {"verdict": "ALLOW", "flow": {"tainted": False}}}
     elsewhere = {**clean, "session": {"run_id": "another"}}
     without = {**clean, "session": {"run_id": None}, "expect": {"codes": ["flow.unknown"], "flow": None}}

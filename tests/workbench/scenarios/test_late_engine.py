@@ -1,4 +1,4 @@
-"""An engine that does not answer in time: an error of the run, and never a verdict, whatever a scenario expects."""
+"""A timeout of the engine is an error of the run and never a verdict, even if a scenario expects the timeout's code."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from tests.support.scenario_files import READ, loaded, one, project
 
 
 class Late(Engine):
-    """Never answers, which is known at once."""
+    """An engine whose decisions time out immediately."""
 
     name = "late"
 
@@ -25,15 +25,15 @@ class Late(Engine):
 @pytest.mark.parametrize(
     "scenario",
     [
-        pytest.param({"propose": READ, "expect": {"verdict": "ALLOW"}}, id="a verdict that it did not give"),
+        pytest.param({"propose": READ, "expect": {"verdict": "ALLOW"}}, id="expected verdict"),
         pytest.param({"propose": READ, "expect": {"verdict": "DENY", "codes": ["engine.timeout"]}}, id="the failure"),
-        pytest.param({"propose": READ, "expect": {"executed": False}}, id="nothing about it"),
+        pytest.param({"propose": READ, "expect": {"executed": False}}, id="no expectation of the decision"),
         pytest.param({"plan": [READ], "expect": [{"verdict": "DENY", "codes": ["engine.timeout"]}]}, id="a plan"),
         pytest.param({"request": {}, "expect": {"codes": ["engine.timeout"]}}, id="a request"),
         pytest.param({"steps": [{"propose": READ, "expect": {"executed": False}}] * 2}, id="several steps"),
     ],
 )
-def test_a_late_engine_is_no_verdict(tmp_path: Path, scenario: Any) -> None:
+def test_engine_timeout_is_not_a_verdict(tmp_path: Path, scenario: Any) -> None:
     suite = loaded(tmp_path, one(**scenario))
 
     with pytest.raises(EngineTimeoutError) as caught:
@@ -46,7 +46,7 @@ ENDLESS = Path(__file__).with_name("endless.rego").read_text()
 
 
 @pytest.mark.opa
-def test_every_command_that_runs_scenarios_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_scenario_command_reports_an_engine_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     slow = {"tool": "read_note", "arguments": {"id": "slow"}}
     project(tmp_path, one(propose=slow, golden=True, expect={"verdict": "ALLOW"}), policies=["policies"])

@@ -1,4 +1,4 @@
-"""The pytest plugin, as a user's own pytest runs it: found by its entry point."""
+"""pytest finds the plugin by the plugin's entry point, and runs scenarios as tests."""
 
 import json
 from pathlib import Path
@@ -16,15 +16,15 @@ pytestmark = [pytest.mark.opa, pytest.mark.process]
 
 NAMES = [
     "a clerk finds tickets",
-    "without the scope nothing is found",
+    "a search without the scope is denied",
     "a customer is answered",
     "a stranger is not answered",
     "a small refund is paid at once",
-    "a large refund asks a person",
+    "a large refund needs approval",
     "a large refund is paid once the desk's lead has approved it",
-    "nobody approves a refund of their own",
-    "a tool that the manifest does not name is rejected",
-    "an amount that is a text is rejected",
+    "the requester cannot approve a refund",
+    "a tool missing in the manifest is rejected",
+    "an amount given as text is rejected",
 ]
 
 TESTS = """
@@ -73,20 +73,20 @@ pdp_project = pdp.yaml
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is compiled is stored here, for all the runs."""
+    """Return a folder for compiled bundles that all pytest runs share."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, opa: Path, cache: Path) -> pytest.Pytester:
-    """A project as `pdp init` makes it, in the folder `desk`."""
+    """Create a project with `pdp init` in the folder `desk`."""
     monkeypatch.setenv("PDP_OPA", str(opa))
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     for name, content in project_files().items():
         file = pytester.path / "desk" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
-    # One scenario file is enough here.
+    # The tests need only one scenario file, so remove the other scenario file.
     (pytester.path / "desk/edges.scenarios.yaml").unlink()
     pytester.makeini("[pytest]\npdp_scenarios = true\n")
     return pytester
@@ -100,7 +100,7 @@ def changed(project: pytest.Pytester, old: str, new: str, name: str = "scenarios
 
 
 def pytest_run(project: pytest.Pytester, *arguments: str, process: bool = False) -> pytest.RunResult:
-    # Warnings are errors, other plugins' own aside; a colour of a terminal would only be in the way.
+    # Treat warnings as errors. Switch off the plugin asyncio, which itself causes warnings, and colours in the output.
     run = project.runpytest_subprocess if process else project.runpytest_inprocess
     result = run("-W", "error", "-p", "no:asyncio", "--color=no", *arguments)
     assert "Traceback" not in result.stdout.str() + result.stderr.str()
@@ -109,7 +109,7 @@ def pytest_run(project: pytest.Pytester, *arguments: str, process: bool = False)
 
 
 def passed(result: pytest.RunResult) -> list[str]:
-    """The names that a verbose run reports as passed."""
+    """Return the names of the tests that the verbose output reports as passed."""
     return [line.partition(" PASSED ")[0].strip() for line in result.outlines if " PASSED " in line]
 
 
@@ -127,8 +127,7 @@ def one_scenario(name: str = "the only one") -> str:
     )
 
 
-def test_scenarios_are_items_with_the_names_that_they_have(project: pytest.Pytester) -> None:
-    """Which files are scenario files, too; and a name cannot steer a terminal."""
+def test_plugin_collects_scenarios_with_their_names(project: pytest.Pytester) -> None:
     for name in ("other.scenarios.yaml", "third.scenarios.json", "no_scenarios.yaml", "scenarios.txt"):
         text = '{"manifest": "manifest.yaml", "scenarios": []}' if name.startswith("no") else one_scenario()
         (project.path / "desk" / name).write_text(text)
@@ -144,7 +143,7 @@ def test_scenarios_are_items_with_the_names_that_they_have(project: pytest.Pytes
     ]
 
 
-def test_without_a_setting_nothing_is_collected_and_nothing_is_imported(project: pytest.Pytester) -> None:
+def test_pytest_plugin_is_inactive_if_no_setting_enables_it(project: pytest.Pytester) -> None:
     project.makeini("[pytest]\n")
     heavy = {"pydantic", "wasmtime", "orjson", "jinja2", "typer", "docker"}
     project.makeconftest(
@@ -161,8 +160,7 @@ def test_without_a_setting_nothing_is_collected_and_nothing_is_imported(project:
     assert "heavy []" in result.stdout.str()
 
 
-def test_workers_share_them_and_both_engines_agree(project: pytest.Pytester) -> None:
-    """Nothing but the option says that they are collected."""
+def test_plugin_runs_scenarios_with_xdist_on_both_engines(project: pytest.Pytester) -> None:
     project.makeini("[pytest]\n")
 
     result = pytest_run(project, "--pdp-engine", "both", "-n", "2", "-v", process=True)
@@ -172,7 +170,7 @@ def test_workers_share_them_and_both_engines_agree(project: pytest.Pytester) -> 
     assert sorted(names) == sorted(NAMES)
 
 
-def test_a_failure_is_shown_as_pdp_test_shows_it(project: pytest.Pytester) -> None:
+def test_pytest_plugin_shows_a_failed_scenario_like_the_command_pdp_test(project: pytest.Pytester) -> None:
     changed(project, "codes: [replies.recipient_not_allowed]", "codes: [scopes.missing]")
 
     result = pytest_run(project)
@@ -188,7 +186,7 @@ SPECIAL_NAMES = {"a [x]": "a (x)", "b::c": "b:c", "::d:::e]": ":d:e)", "plain": 
 
 
 def special(project: pytest.Pytester, **expected: Any) -> None:
-    """Scenarios whose names hold what pytest's ids are made of; `plain` passes, and the others when `expected` does."""
+    """Write scenarios whose names contain special characters of pytest ids. All except `plain` expect `expected`."""
     scenarios = [
         {"name": name, "propose": {"tool": "gone"},
          "expect": {"rejection": "INVALID_TOOL_NAME", **({} if name == "plain" else expected)}}
@@ -198,7 +196,7 @@ def special(project: pytest.Pytester, **expected: Any) -> None:
     (project.path / "desk/scenarios.yaml").write_text(json.dumps(document))
 
 
-def test_names_with_what_ids_are_made_of_are_run_again_alone_and_shown_as_they_are(project: pytest.Pytester) -> None:
+def test_scenario_names_with_pytest_id_characters_can_be_selected(project: pytest.Pytester) -> None:
     special(project, status="accepted")
     result = pytest_run(project)
     result.assert_outcomes(passed=1, failed=3)
@@ -215,7 +213,7 @@ def test_names_with_what_ids_are_made_of_are_run_again_alone_and_shown_as_they_a
     assert passed(pytest_run(project, "-v", "-k", "[x]")) == ids[:1]
 
 
-def test_a_faulty_file_is_an_error_of_collection_with_its_faults(project: pytest.Pytester) -> None:
+def test_faulty_scenario_file_is_a_collection_error(project: pytest.Pytester) -> None:
     changed(project, "expect: {refused: requester}", "expect: {refusd: requester}")
     lines = (project.path / "desk/scenarios.yaml").read_text().splitlines()
 
@@ -234,7 +232,7 @@ def test_a_faulty_file_is_an_error_of_collection_with_its_faults(project: pytest
     )
 
 
-def test_policies_that_do_not_compile_are_reported_without_a_traceback(project: pytest.Pytester) -> None:
+def test_plugin_reports_uncompilable_policies_without_traceback(project: pytest.Pytester) -> None:
     changed(project, "split(recipient,", "splt(recipient,", "policies/custom/concerns/replies/replies.rego")
 
     result = pytest_run(project, "-k", "stranger")
@@ -243,8 +241,8 @@ def test_policies_that_do_not_compile_are_reported_without_a_traceback(project: 
     result.stdout.fnmatch_lines(["desk/policies/custom/concerns/replies/replies.rego:*: unknown function splt"])
 
 
-def test_engines_that_do_not_agree_fail_what_each_of_them_passes(project: pytest.Pytester) -> None:
-    """A bundle whose WebAssembly was made of other Rego than stands beside it."""
+def test_scenario_fails_if_the_engines_disagree(project: pytest.Pytester) -> None:
+    """The Rego in the bundle is not the Rego from which the WebAssembly was built, so the two engines disagree."""
     bundle = read_bundle(baseline_bundle_path())
     scopes = "authz/concerns/scopes/scopes.rego"
     other = bundle.modules[scopes].replace("# description: ", "# description: In other words. ")
@@ -255,8 +253,8 @@ def test_engines_that_do_not_agree_fail_what_each_of_them_passes(project: pytest
     result = pytest_run(project, "--pdp-engine", "both", "-k", "without and scope")
 
     result.assert_outcomes(failed=1, deselected=9)
-    result.stdout.fnmatch_lines(["FAILED without the scope nothing is found [[]sidecar]", "*decision,*"])
-    result.stdout.no_fnmatch_line("FAILED without the scope nothing is found [[]embedded]")
+    result.stdout.fnmatch_lines(["FAILED a search without the scope is denied [[]sidecar]", "*decision,*"])
+    result.stdout.no_fnmatch_line("FAILED a search without the scope is denied [[]embedded]")
     result.stdout.no_fnmatch_line("  verdict *")
 
 
@@ -264,7 +262,7 @@ def test_engines_that_do_not_agree_fail_what_each_of_them_passes(project: pytest
     ("arguments", "settings"),
     [(["--no-pdp-scenarios"], ""), (["-p", "no:pdp"], ""), ([], "[pytest]\npdp_scenarios = false")],
 )
-def test_it_can_be_switched_off(project: pytest.Pytester, arguments: list[str], settings: str) -> None:
+def test_pytest_plugin_can_be_switched_off(project: pytest.Pytester, arguments: list[str], settings: str) -> None:
     project.makeini(settings)
 
     assert pytest_run(project, *arguments).ret == pytest.ExitCode.NO_TESTS_COLLECTED
@@ -275,7 +273,7 @@ def fixtures(project: pytest.Pytester, settings: str = SETTINGS) -> None:
     (project.path / "desk/test_desk.py").write_text(TESTS)
 
 
-def test_with_both_engines_tests_that_ask_for_one_run_on_each(project: pytest.Pytester) -> None:
+def test_tests_that_use_the_plugin_fixture_run_on_both_engines(project: pytest.Pytester) -> None:
     fixtures(project, SETTINGS + "pdp_engine = both\n")
 
     result = pytest_run(project, "desk/test_desk.py", "-c", "desk/pytest.ini", "-v")
@@ -291,13 +289,13 @@ def test_with_both_engines_tests_that_ask_for_one_run_on_each(project: pytest.Py
     [
         (
             "[pytest]\npdp_engine = embedded\n",
-            "the fixtures pep, decide and opa_server need to know the project: *",
+            "the fixtures pep, decide and opa_server need a project: *",
         ),
         ("[pytest]\npdp_project = gone.yaml\n", "*gone.yaml: no such file"),
         ("[pytest]\npdp_project = pytest.ini\n", "*pytest.ini:2:1: not YAML: *"),
     ],
 )
-def test_settings_that_cannot_be_used(project: pytest.Pytester, settings: str, message: str) -> None:
+def test_plugin_rejects_unusable_settings(project: pytest.Pytester, settings: str, message: str) -> None:
     fixtures(project, settings)
 
     result = pytest_run(project, "desk/test_desk.py", "-c", "desk/pytest.ini", "-k", "decide")
@@ -312,12 +310,15 @@ _SECONDS = "is not a number of seconds"
 @pytest.mark.parametrize(
     ("setting", "complaint"),
     [
-        ("pdp_engine = fast", "pdp_engine: no engine is called 'fast'; name one of embedded, sidecar, both"),
+        ("pdp_engine = fast", "pdp_engine: unknown engine 'fast'; use one of embedded, sidecar, both"),
         ("pdp_scenarios = true\npdp_engine_timeout = soon", f"pdp_engine_timeout: 'soon' {_SECONDS}"),
-        ("pdp_scenarios = true\npdp_engine_timeout = 0", f"pdp_engine_timeout: 0.0 {_SECONDS}; above 0, at most 3600"),
+        (
+            "pdp_scenarios = true\npdp_engine_timeout = 0",
+            f"pdp_engine_timeout: 0.0 {_SECONDS}; give a number above 0, at most 3600",
+        ),
     ],
 )
-def test_an_engine_or_a_time_that_cannot_be_used(project: pytest.Pytester, setting: str, complaint: str) -> None:
+def test_plugin_rejects_an_invalid_engine_or_timeout(project: pytest.Pytester, setting: str, complaint: str) -> None:
     project.makeini(f"[pytest]\n{setting}\n")
 
     result = pytest_run(project)
@@ -326,16 +327,16 @@ def test_an_engine_or_a_time_that_cannot_be_used(project: pytest.Pytester, setti
     result.stderr.fnmatch_lines([f"ERROR: {complaint}"])
 
 
-def test_a_late_engine_is_no_verdict_of_any_scenario(project: pytest.Pytester) -> None:
-    """No engine answers within a billionth of a second: `--pdp-engine-timeout` is what it has, on the sidecar too."""
+def test_engine_timeout_fails_the_scenario_without_a_verdict(project: pytest.Pytester) -> None:
+    """The timeout is a billionth of a second, so no engine answers in time."""
     result = pytest_run(project, "--pdp-engine", "sidecar", "--pdp-engine-timeout", "0.000000001", "-k", "without")
 
     result.assert_outcomes(failed=1, deselected=len(NAMES) - 1)
-    assert "without the scope nothing is found: no verdict: " in result.stdout.str()
+    assert "a search without the scope is denied: no verdict: " in result.stdout.str()
     assert "hint: give the engine more time with --engine-timeout, or look for a rule" in result.stdout.str()
 
 
-def test_without_opa_a_test_of_the_server_says_what_to_do(
+def test_plugin_fails_with_a_hint_if_opa_is_missing(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("PDP_OPA")

@@ -1,4 +1,4 @@
-"""The HTML report: what is in it, and that nothing of a run gets out of its place."""
+"""The HTML report shows the results of a run, and escapes all texts from scenarios and policies."""
 
 import base64
 import hashlib
@@ -49,7 +49,7 @@ VOID = {"meta", "input", "br", "hr", "img", "link"}
 
 
 class Page(HTMLParser):
-    """The page as a tree of tags would see it: its text by place, its attributes, and whether every tag is closed."""
+    """A parsed HTML page: its texts, the attributes of its tags, and the tags that are not closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -102,11 +102,11 @@ def page(hostile: RunResult, coverage: Coverage) -> Page:
 
 
 @pytest.mark.opa
-def test_what_is_in_it(page: Page, hostile: RunResult) -> None:
-    said = page.texts
+def test_html_report_contains_scenario_results_and_explains_each_failure(page: Page, hostile: RunResult) -> None:
+    texts = page.texts
 
-    assert said[0].startswith("1 passed, 1 failed: 1 file, embedded, ")
-    assert said[0] == said[1]  # title and heading
+    assert texts[0].startswith("1 passed, 1 failed: 1 file, embedded, ")
+    assert texts[0] == texts[1]  # The title of the page equals the page's heading.
     for text in (
         "a note is sent",
         "golden",
@@ -116,32 +116,34 @@ def test_what_is_in_it(page: Page, hostile: RunResult) -> None:
         '["scopes.missing"]',
         "Rules that fired",
         "limits.exceeded",
-        "Rules that would have to fire",
+        "Rules that should have fired",
     ):
-        assert text in said
+        assert text in texts
 
 
 @pytest.mark.opa
-def test_expected_and_actual_stand_side_by_side(page: Page) -> None:
+def test_html_report_shows_expected_and_actual_values_side_by_side(page: Page) -> None:
     at = page.texts.index("differs") - 1
 
     assert page.texts[at : at + 9] == [
         "verdict", "differs", '"ALLOW"', '"DENY"', "codes", "differs", '["limits.exceeded"]', '["scopes.missing"]',
         "arguments",
     ]  # fmt: skip
-    assert page.texts[at + 9] == page.texts[at + 10]  # what is as expected does not differ
+    assert page.texts[at + 9] == page.texts[at + 10]  # A value that matches the expectation is shown without a mark.
     assert page.texts[at + 11] == "DENY"
 
 
 @pytest.mark.opa
-def test_a_hostile_name_is_text_wherever_it_stands(page: Page) -> None:
-    assert page.texts.count(SHOWN) == 2  # name and why
+def test_html_report_escapes_html_in_a_scenario_name_everywhere(page: Page) -> None:
+    assert page.texts.count(SHOWN) == 2  # The hostile text occurs both in the name of the scenario and in the reason.
     assert page.count("script") == page.count("style") == 1
     assert not any(name.startswith("on") or name in ("src", "action") for _, found in page.tags for name in found)
 
 
 @pytest.mark.opa
-def test_nothing_is_fetched_and_no_other_script_runs(page: Page, hostile: RunResult, coverage: Coverage) -> None:
+def test_html_report_loads_no_other_files_and_runs_only_its_own_script(
+    page: Page, hostile: RunResult, coverage: Coverage
+) -> None:
     [policy] = [found["content"] for tag, found in page.tags if tag == "meta" and "http-equiv" in found]
     text = html_report(replace(hostile, coverage=coverage.as_json()))
 
@@ -162,7 +164,7 @@ def test_nothing_is_fetched_and_no_other_script_runs(page: Page, hostile: RunRes
 
 
 @pytest.mark.opa
-def test_every_link_has_its_target_and_every_id_is_unique(page: Page) -> None:
+def test_links_in_html_report_have_targets_and_ids_are_unique(page: Page) -> None:
     ids = [found["id"] for _, found in page.tags if "id" in found]
 
     assert len(ids) == len(set(ids))
@@ -172,41 +174,42 @@ def test_every_link_has_its_target_and_every_id_is_unique(page: Page) -> None:
 
 
 @pytest.mark.opa
-def test_it_is_read_without_scripts(page: Page) -> None:
+def test_html_report_is_readable_without_scripts(page: Page) -> None:
     [form] = [found for tag, found in page.tags if tag == "form"]
     opened = ["open" in found for tag, found in page.tags if tag == "details"]
 
-    assert "hidden" in form  # what does nothing without the script is shown by it
-    assert opened == [True, False]  # what failed stands first, and is open
+    # The filter form works only with the script, so the form is hidden until the script shows the form.
+    assert "hidden" in form
+    assert opened == [True, False]  # The failed scenario comes first and is unfolded.
 
 
 @pytest.mark.opa
-def test_coverage_and_matrix(page: Page, coverage: Coverage) -> None:
+def test_html_report_shows_coverage_and_matrix(page: Page, coverage: Coverage) -> None:
     for message in (missing.message for missing in coverage.missing):
         assert message in page.texts
-    # Codes of the baseline are not asked for.
+    # The report lists no codes of the baseline policies.
     assert "reached by" not in page.texts
-    assert "Lines of Rego: not known without OPA." in page.texts
-    at = page.texts.index("Matrix: what came of calls of each tool")
+    assert "Lines of Rego: unknown without OPA." in page.texts
+    at = page.texts.index("Matrix: results of each tool's calls")
     assert page.texts[at + 1 : at + 10] == [
         "tool", "manifest", "ALLOW", "STEP_UP", "DENY", "rejected", "send_note", "1.0.0", "1",
     ]  # fmt: skip
 
 
 @pytest.mark.opa
-def test_codes_of_ones_own_are_listed(hostile: RunResult, coverage: Coverage) -> None:
+def test_html_report_lists_custom_reason_codes(hostile: RunResult, coverage: Coverage) -> None:
     code = {"part": "deny", "file": "own.rego", "line": 3, "exempt": None, "counts": True}
     codes = [{**code, "code": "notes.late", "scenario": "late"}, {**code, "code": "notes.early", "scenario": None}]
 
     page = Page(html_report(replace(hostile, coverage={**coverage.as_json(), "codes": codes})))
 
     at = page.texts.index("reached by")
-    assert page.texts[at - 3] == "Reason codes: 1 of 2 of your own are reached"
+    assert page.texts[at - 3] == "Reason codes: 1 of 2 custom codes are reached"
     assert page.texts[at + 1 : at + 7] == ["notes.late", "own.rego:3", "late", "notes.early", "own.rego:3", "missing"]
 
 
 @pytest.mark.opa
-def test_a_card_says_what_was_given_and_names_the_engines_that_agree(hostile: RunResult) -> None:
+def test_scenario_in_html_report_shows_its_input_and_that_engines_agree(hostile: RunResult) -> None:
     first, second = hostile.suites[0], replace(hostile.suites[0], engine="sidecar")
     other = tuple(replace(result, engine="sidecar") for result in first.results)
     both = RunResult((first, replace(second, results=other)))
@@ -228,7 +231,7 @@ def test_a_card_says_what_was_given_and_names_the_engines_that_agree(hostile: Ru
 
 
 @pytest.mark.opa
-def test_markdown_has_what_failed_first_and_lets_no_markup_in(hostile: RunResult, coverage: Coverage) -> None:
+def test_markdown_report_lists_failures_first_and_escapes_markup(hostile: RunResult, coverage: Coverage) -> None:
     lines = markdown_report(replace(hostile, coverage=coverage.as_json())).splitlines()
 
     assert lines[0].startswith("## 1 passed, 1 failed: 1 file, embedded, ")
@@ -245,14 +248,14 @@ def test_markdown_has_what_failed_first_and_lets_no_markup_in(hostile: RunResult
 
 
 @pytest.mark.opa
-def test_without_coverage_nothing_is_said_of_it(hostile: RunResult) -> None:
+def test_html_report_without_coverage_has_no_coverage_section(hostile: RunResult) -> None:
     page = Page(html_report(hostile))
 
     assert {found["href"] for tag, found in page.tags if tag == "a"} == {"#results", "#suite-1"}
 
 
 @pytest.mark.opa
-def test_a_lone_surrogate_can_be_written(tmp_path: Path) -> None:
+def test_html_report_can_contain_a_lone_surrogate(tmp_path: Path) -> None:
     first = run(tmp_path, "plain")
     result = first.results[1]
     object.__setattr__(result, "error", "\ud800 and\nanother line")
@@ -260,7 +263,7 @@ def test_a_lone_surrogate_can_be_written(tmp_path: Path) -> None:
     html_report(first).encode()
 
 
-def test_ranges_of_lines() -> None:
+def test_html_report_joins_adjacent_line_numbers() -> None:
     from pdp.workbench.shown_file import line_ranges
 
     cases: list[tuple[list[int], Any]] = [([], ""), ([3], "3"), ([3, 4], "3-4"), ([9, 1, 2, 3, 7], "1-3, 7, 9")]

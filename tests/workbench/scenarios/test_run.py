@@ -1,4 +1,4 @@
-"""Scenarios through the enforcement point: steps, comparisons, and what a result says."""
+"""The steps of a scenario run through the enforcement point, and the results are compared with the expectations."""
 
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,7 @@ from tests.support.scenario_files import BIG, BOB, MANIFEST, READ, differing, lo
 ALLOWED = {"status": "accepted", "verdict": "ALLOW", "codes": ["effects.gate_satisfied", "risk.acceptable"]}
 
 
-def test_a_proposal_is_decided_and_executed(tmp_path: Path) -> None:
-    """A tool without a function returns null, so that execution can be expected."""
+def test_scenario_decides_and_executes_a_proposal(tmp_path: Path) -> None:
     expect = {
         **ALLOWED, "rejection": None, "obligations": [], "arguments": {"id": "n-1"}, "pruned": False, "executed": True,
         "result": None, "failure": None, "approval": None, "markings": [],
@@ -35,7 +34,7 @@ def test_a_proposal_is_decided_and_executed(tmp_path: Path) -> None:
     assert step.actual == step.expected
 
 
-def test_what_differs_is_told_key_by_key(tmp_path: Path) -> None:
+def test_mismatches_of_a_scenario_are_listed_by_expectation_key(tmp_path: Path) -> None:
     expect = {
         "verdict": "DENY", "status": "rejected", "codes": ["scopes.missing"], "executed": False,
         "rejection": "POLICY_VIOLATION", "arguments": {"id": "n-2"}, "pruned": True, "failure": "TOOL_TIMEOUT",
@@ -63,8 +62,7 @@ def test_what_differs_is_told_key_by_key(tmp_path: Path) -> None:
     }
 
 
-def test_a_step_up_is_approved_by_another_person_and_used_once(tmp_path: Path) -> None:
-    """The same call runs once, another one needs an approval of its own; time stands still between steps."""
+def test_scenario_uses_an_approval_only_once(tmp_path: Path) -> None:
     result = ran_one(
         tmp_path,
         one(
@@ -101,7 +99,7 @@ def test_a_step_up_is_approved_by_another_person_and_used_once(tmp_path: Path) -
     ]  # fmt: skip
 
 
-def test_after_a_step_that_failed_the_rest_is_not_run(tmp_path: Path) -> None:
+def test_scenario_stops_at_the_first_failed_step(tmp_path: Path) -> None:
     steps = [{"propose": READ, "expect": {"verdict": verdict}} for verdict in ("ALLOW", "DENY", "ALLOW")]
 
     result = ran_one(tmp_path, one(steps=steps))
@@ -109,18 +107,16 @@ def test_after_a_step_that_failed_the_rest_is_not_run(tmp_path: Path) -> None:
     assert [[each.key for each in step.mismatches] for step in result.steps] == [[], ["verdict"]]
 
 
-def test_an_approval_that_nothing_opened_is_an_error(tmp_path: Path) -> None:
+def test_scenario_step_that_approves_without_an_open_approval_is_an_error(tmp_path: Path) -> None:
     result = ran_one(tmp_path, one(steps=[{"approve": BOB, "expect": {"approval": "granted"}}]))
 
     assert not result.passed
     assert result.error == (
-        "no STEP_UP of this scenario has opened an approval "
-        "(let a step before it propose the call, with the same arguments)"
+        "no STEP_UP in this scenario has opened an approval (add an earlier step that proposes the call)"
     )
 
 
-def test_scenarios_share_nothing(tmp_path: Path) -> None:
-    """An approval of one scenario is none of the next, and the tools file is run anew for each."""
+def test_scenarios_of_a_suite_share_no_state(tmp_path: Path) -> None:
     (tmp_path / "tools.py").write_text("seen = []\ndef read_note(id):\n    seen.append(id)\n    return len(seen)\n")
     steps = [{"propose": BIG, "expect": {"approval": "pending"}}, {"approve": BOB, "expect": {"approval": "granted"}}]
     file = project(
@@ -137,7 +133,7 @@ def test_scenarios_share_nothing(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_returns_stands_in_for_a_tool_and_is_never_shared(tmp_path: Path) -> None:
+def test_scenario_field_returns_replaces_the_tool_function_only_in_its_step(tmp_path: Path) -> None:
     (tmp_path / "tools.py").write_text("def tools():\n    return {'read_note': lambda id: 'real'}\n")
     result = ran_one(
         tmp_path,
@@ -154,7 +150,7 @@ def test_returns_stands_in_for_a_tool_and_is_never_shared(tmp_path: Path) -> Non
     assert (result.error, differing(result)) == (None, [])
 
 
-def test_what_returns_states_is_copied_for_each_run(tmp_path: Path) -> None:
+def test_returned_value_is_copied_for_each_run(tmp_path: Path) -> None:
     suite = loaded(tmp_path, one(propose=READ, returns={"a": [1]}, expect={"executed": True}))
     with open_suite_engine(suite, "embedded") as engine:
         runner = Runner(suite, engine)
@@ -164,7 +160,7 @@ def test_what_returns_states_is_copied_for_each_run(tmp_path: Path) -> None:
     assert again == {"a": [1]}
 
 
-def test_a_plan_is_its_proposals_in_order_with_the_plan_in_the_session(tmp_path: Path) -> None:
+def test_scenario_with_a_plan_runs_its_proposals_in_order(tmp_path: Path) -> None:
     result = ran_one(
         tmp_path,
         one(
@@ -180,8 +176,7 @@ def test_a_plan_is_its_proposals_in_order_with_the_plan_in_the_session(tmp_path:
     assert [answer["context"]["request_id"] for answer in _bodies(result)] == ["it/1.1"]
 
 
-def test_a_raw_request_goes_straight_to_the_engine(tmp_path: Path) -> None:
-    """Digests are filled in; what the contract would stop reaches the policy."""
+def test_raw_request_of_a_scenario_is_decided_without_contract_checks(tmp_path: Path) -> None:
     request: dict[str, Any] = {
         "subject": {"type": "user", "id": "ann", "properties": {"scopes": ["wires.send"], "limits": {"wires": 1}}},
         "action": {
@@ -214,7 +209,7 @@ def test_a_raw_request_goes_straight_to_the_engine(tmp_path: Path) -> None:
     assert sent["context"]["call_digest"].startswith("sha256:")
 
 
-def test_a_request_that_is_too_deep_is_refused_as_engines_refuse_it(tmp_path: Path) -> None:
+def test_too_deeply_nested_raw_request_is_rejected(tmp_path: Path) -> None:
     deep: Any = 1
     for _ in range(40):
         deep = [deep]
@@ -224,8 +219,7 @@ def test_a_request_that_is_too_deep_is_refused_as_engines_refuse_it(tmp_path: Pa
     assert (result.error, differing(result), result.steps[0].answers) == (None, [], ())
 
 
-def test_the_same_scenario_makes_the_same_requests(tmp_path: Path) -> None:
-    """Whenever it is run, and whatever ran before it: approvals included."""
+def test_repeated_scenario_run_sends_the_same_requests(tmp_path: Path) -> None:
     steps = [
         {"propose": BIG, "expect": {"approval": "pending"}},
         {"approve": BOB, "expect": {"approval": "granted"}},
@@ -260,7 +254,7 @@ def test_the_same_scenario_makes_the_same_requests(tmp_path: Path) -> None:
         ("import sys\nsys.exit(3)", "tools.py:2: SystemExit: 3"),
         (
             "import sys\ndef read_note(id):\n    sys.exit(0)",
-            "a tool would end the process: sys.exit(0)",
+            "a tool tried to end the process: sys.exit(0)",
         ),
         ("import pytest\npytest.fail('x')", "tools.py:2: Failed: x"),
         ("import pytest\n\ndef read_note(id):\n    pytest.fail('x')", "tools.py:4: Failed: x"),
@@ -273,7 +267,7 @@ def test_the_same_scenario_makes_the_same_requests(tmp_path: Path) -> None:
         ("import nothing_of_that_name", "tools.py:1: ModuleNotFoundError: No module named 'nothing_of_that_name'"),
     ],
 )
-def test_a_tools_file_that_fails_is_the_scenarios_error(
+def test_scenario_reports_an_error_if_its_tools_file_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, error: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -285,14 +279,14 @@ def test_a_tools_file_that_fails_is_the_scenarios_error(
 
 
 @pytest.mark.parametrize("source", ["raise KeyboardInterrupt", "def read_note(id):\n    raise KeyboardInterrupt"])
-def test_an_interrupt_ends_the_run(tmp_path: Path, source: str) -> None:
+def test_interrupt_ends_the_scenario_run(tmp_path: Path, source: str) -> None:
     (tmp_path / "tools.py").write_text(source)
 
     with pytest.raises(KeyboardInterrupt):
         ran_one(tmp_path, one(propose=READ, expect={"verdict": "ALLOW"}), tools="tools.py")
 
 
-def test_a_tools_file_may_have_dataclasses_and_files_beside_it(tmp_path: Path) -> None:
+def test_tools_file_may_use_dataclasses_and_read_other_files(tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("hello")
     (tmp_path / "tools.py").write_text(
         "from __future__ import annotations\nfrom dataclasses import asdict, dataclass\nfrom pathlib import Path\n"
@@ -305,7 +299,7 @@ def test_a_tools_file_may_have_dataclasses_and_files_beside_it(tmp_path: Path) -
     assert (result.error, differing(result)) == (None, [])
 
 
-def test_a_tool_that_raises_is_a_failure_that_can_be_expected(tmp_path: Path) -> None:
+def test_scenario_can_expect_the_failure_of_a_tool(tmp_path: Path) -> None:
     (tmp_path / "tools.py").write_text("def read_note(id):\n    raise ValueError('no such note')\n")
 
     result = ran_one(
@@ -317,7 +311,7 @@ def test_a_tool_that_raises_is_a_failure_that_can_be_expected(tmp_path: Path) ->
     assert (result.error, differing(result)) == (None, [])
 
 
-def test_a_result_that_is_no_json_is_told_as_such(tmp_path: Path) -> None:
+def test_mismatch_says_that_a_tool_result_is_not_json(tmp_path: Path) -> None:
     (tmp_path / "tools.py").write_text("def read_note(id):\n    return {1, 2}\n")
 
     result = ran_one(tmp_path, one(propose=READ, expect={"result": [1, 2]}), tools="tools.py")
@@ -325,8 +319,7 @@ def test_a_result_that_is_no_json_is_told_as_such(tmp_path: Path) -> None:
     assert differing(result) == [("result", [1, 2], "<not JSON: set>")]
 
 
-def test_engines_that_decide_otherwise_do_not_agree(tmp_path: Path) -> None:
-    """The second result fails and says both decisions; the same decision agrees."""
+def test_scenario_fails_if_engines_decide_differently(tmp_path: Path) -> None:
     file = project(tmp_path, one(propose=READ, expect={"executed": True}))
     allowed = ran(file)[0]
     tools = [{**MANIFEST["tools"][0], "risk_tier": "medium"}, MANIFEST["tools"][1]]
@@ -360,8 +353,7 @@ def test_golden_scenarios_are_counted(tmp_path: Path) -> None:
     assert run.golden == Golden(total=4, in_manifest=3, schema_valid=2, tools=Score(0, 0), arguments=Score(0, 0))
 
 
-def test_a_recorded_agent_is_scored_by_the_tool_that_it_chose_and_by_its_arguments(tmp_path: Path) -> None:
-    """Each golden proposal that says what was expected counts, within a plan too; a proposal that is none does not."""
+def test_recorded_agent_calls_are_scored_by_tool_and_arguments(tmp_path: Path) -> None:
     wanted = {"trace": {"tool_name": "read_note", "in_manifest": True}, "arguments": {"id": "n-1"}}
     function = {"name": "read_note", "arguments": '{"id": "n-1"}'}
     call = {"id": "call_1", "type": "function", "function": function}
@@ -375,8 +367,8 @@ def test_a_recorded_agent_is_scored_by_the_tool_that_it_chose_and_by_its_argumen
 
     assert run.golden == Golden(total=3, in_manifest=3, schema_valid=3, tools=Score(3, 4), arguments=Score(2, 3))
     assert summary_text(run).splitlines()[1] == (
-        "golden: 3, of which 3 schema-valid and 3 in the manifest; 3 of 4 have the tool expected; "
-        "2 of 3 have the arguments expected"
+        "golden: 3, of which 3 schema-valid and 3 in the manifest; 3 of 4 have the expected tool; "
+        "2 of 3 have the expected arguments"
     )
 
 
@@ -405,13 +397,15 @@ def test_a_recorded_agent_is_scored_by_the_tool_that_it_chose_and_by_its_argumen
         ),
     ],
 )
-def test_comparison(wanted: dict[str, Any], found: dict[str, Any], same: bool) -> None:
+def test_expected_values_of_a_scenario_are_compared_by_type_and_value(
+    wanted: dict[str, Any], found: dict[str, Any], same: bool
+) -> None:
     key = next(iter(wanted))
 
     assert mismatches(wanted, found) == (() if same else (Mismatch(key, wanted[key], found[key]),))
 
 
-def test_null_is_equal_to_null_alone() -> None:
+def test_expected_null_equals_only_null() -> None:
     values: list[Any] = [None, False, 0, "", [], {}]
 
     assert [equal(None, value) for value in values] == [True, False, False, False, False, False]

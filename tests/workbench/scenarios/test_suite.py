@@ -1,4 +1,4 @@
-"""Scenario files: what is loaded, and every fault with its place."""
+"""Scenario files are loaded, and every fault in a scenario file is reported with the location of the fault."""
 
 import json
 from pathlib import Path
@@ -22,14 +22,14 @@ scenarios:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Files are named as from their own folder."""
+    """Change to a temporary folder, so that file names in messages are relative."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "manifest.json").write_text(json.dumps(MANIFEST))
     return tmp_path
 
 
 def faults(text: str) -> list[str]:
-    """The faults of a file, each as `FILE:LINE:COLUMN: message (hint)`."""
+    """Return the faults in a scenario file, each as `FILE:LINE:COLUMN: message (hint)`."""
     Path("scenarios.yaml").write_text(text)
     with pytest.raises(FileFaultsError) as raised:
         load_suite(Path("scenarios.yaml"))
@@ -38,7 +38,7 @@ def faults(text: str) -> list[str]:
     ]
 
 
-def test_a_scenario_of_one_step_and_one_of_several() -> None:
+def test_scenario_may_have_one_step_or_several_steps() -> None:
     suite = loaded(
         Path(),
         one(propose=READ, expect={"verdict": "ALLOW"}, why="it is so"),
@@ -52,7 +52,7 @@ def test_a_scenario_of_one_step_and_one_of_several() -> None:
     assert (suite.manifest.version, suite.policies, suite.bundle, suite.data, suite.tools) == ("7", (), None, {}, None)
 
 
-def test_places_are_those_of_scenario_and_step() -> None:
+def test_scenarios_and_steps_have_locations() -> None:
     Path("s.yaml").write_text(
         HEAD + "  - name: a\n    propose: {tool: read_note}\n    expect: {verdict: DENY}\n"
         "  - name: b\n    steps:\n      - propose: {tool: read_note}\n        expect: {verdict: DENY}\n"
@@ -66,8 +66,7 @@ def test_places_are_those_of_scenario_and_step() -> None:
     ]  # fmt: skip
 
 
-def test_sessions_are_laid_over_each_other_deep() -> None:
-    """Null takes a value away; lists replace; request and run are named, time is fixed and stays where it was set."""
+def test_session_values_of_suite_scenario_and_step_are_merged_key_by_key() -> None:
     suite = loaded(
         Path(),
         one(
@@ -101,8 +100,7 @@ def test_sessions_are_laid_over_each_other_deep() -> None:
     assert fifth.time == "2026-03-03T00:00:00Z"
 
 
-def test_extends_takes_what_the_file_does_not_state() -> None:
-    """Paths are relative to the file that states them, sessions are laid over each other, scenarios are one's own."""
+def test_scenario_file_takes_missing_settings_from_the_file_that_it_extends() -> None:
     Path("shared/data").mkdir(parents=True)
     Path("shared/manifest.json").write_text(json.dumps(MANIFEST))
     Path("shared/data/d.json").write_text('{"settings": {"x": 1}}')
@@ -126,7 +124,7 @@ def test_extends_takes_what_the_file_does_not_state() -> None:
     assert (session.claims, session.purpose) == ({"sub": "ann", "roles": ["b"]}, "y")
 
 
-def test_policies_and_bundle_take_the_place_of_each_other() -> None:
+def test_setting_policies_replaces_the_bundle_of_an_extended_file_and_vice_versa() -> None:
     Path("mine").mkdir()
     Path("b.tar.gz").write_bytes(b"")
     Path("base.json").write_text(json.dumps({"manifest": "manifest.json", "bundle": "b.tar.gz"}))
@@ -139,7 +137,7 @@ def test_policies_and_bundle_take_the_place_of_each_other() -> None:
     ]  # fmt: skip
 
 
-def test_several_files_show_the_faults_of_all_of_them_at_once_and_each_once() -> None:
+def test_each_fault_in_several_scenario_files_is_reported_once() -> None:
     step = "propose: {tool: read_note}, expect: {verdict: DENY}"
     Path("base.yaml").write_text("manifest: manifest.json\nsesion: {}\n")
     for name, scenario in (("a", f"name: a, {step}"), ("b", f"name: b, {step}, whi: x"), ("good", f"name: c, {step}")):
@@ -158,7 +156,7 @@ def test_several_files_show_the_faults_of_all_of_them_at_once_and_each_once() ->
 
 
 @pytest.mark.parametrize("case", yaml.safe_load(Path(__file__).with_name("faults.yaml").read_text()))
-def test_every_fault_of_a_file_at_once(case: dict[str, Any]) -> None:
+def test_all_faults_of_a_scenario_file_are_reported(case: dict[str, Any]) -> None:
     Path("tools.py").write_text("def f(:\n")
     Path("d.json").write_text('{"manifests": {}}')
     Path("faulty.json").write_text(json.dumps({**MANIFEST, "manifest_version": 7}))
@@ -166,7 +164,7 @@ def test_every_fault_of_a_file_at_once(case: dict[str, Any]) -> None:
     assert [fault.removeprefix("scenarios.yaml:") for fault in faults(case["file"] + "\n")] == case["faults"]
 
 
-def test_a_tool_that_the_manifest_does_not_have_may_be_the_point() -> None:
+def test_scenario_may_propose_an_unknown_tool_if_it_expects_the_rejection() -> None:
     suite = loaded(
         Path(),
         one(name="a", propose={"tool": "shell"}, expect={"rejection": "INVALID_TOOL_NAME"}),
@@ -177,7 +175,7 @@ def test_a_tool_that_the_manifest_does_not_have_may_be_the_point() -> None:
     assert len(suite.scenarios) == 3
 
 
-CIRCLE = "`extends` goes in a circle"
+CIRCLE = "`extends` forms a cycle"
 
 
 @pytest.mark.parametrize(
@@ -185,11 +183,11 @@ CIRCLE = "`extends` goes in a circle"
     [
         (
             "b.yaml",
-            [f"c.yaml:1:10: {CIRCLE}: scenarios.yaml -> b.yaml -> c.yaml -> scenarios.yaml (take one of them out)"],
+            [f"c.yaml:1:10: {CIRCLE}: scenarios.yaml -> b.yaml -> c.yaml -> scenarios.yaml (remove one of them)"],
         ),
         (
             "./scenarios.yaml",
-            [f"scenarios.yaml:1:10: {CIRCLE}: scenarios.yaml -> scenarios.yaml (take one of them out)"],
+            [f"scenarios.yaml:1:10: {CIRCLE}: scenarios.yaml -> scenarios.yaml (remove one of them)"],
         ),
         ("gone.yaml", ["scenarios.yaml:1:10: gone.yaml: no such file (check the path)"]),
         ("list.yaml", ["list.yaml:1:1: a scenario file must be a mapping (check that it is the right file)"]),
@@ -198,7 +196,7 @@ CIRCLE = "`extends` goes in a circle"
             [
                 (
                     "more.yaml:1:1: unknown key `nope` "
-                    "(known here: bundle, data, extends, governance, manifest, policies, scenarios, session, tools)"
+                    "(known keys: bundle, data, extends, governance, manifest, policies, scenarios, session, tools)"
                 )
             ],
         ),
@@ -211,8 +209,7 @@ CIRCLE = "`extends` goes in a circle"
         ),
     ],
 )
-def test_a_file_that_is_extended_has_its_own_faults(extends: str, expected: list[str]) -> None:
-    """What no file states may stand where nobody could look: that no manifest is named is not said as well."""
+def test_fault_in_an_extended_scenario_file_is_reported_in_that_file(extends: str, expected: list[str]) -> None:
     for name, text in (("b", "extends: c.yaml"), ("c", "extends: scenarios.yaml"), ("list", "[1]"),
                        ("more", "nope: 1"), ("faulty", "tols: 1\nsession: {claims: 1}")):  # fmt: skip
         Path(f"{name}.yaml").write_text(f"{text}\n")
@@ -220,7 +217,7 @@ def test_a_file_that_is_extended_has_its_own_faults(extends: str, expected: list
     assert faults(f"extends: {extends}\n{RAW}\n") == expected
 
 
-def test_suites_are_found_in_folders_and_taken_as_named() -> None:
+def test_scenario_files_are_found_in_folders() -> None:
     names = ("a/scenarios.yaml", "a/b/x.scenarios.yml", "a/c/scenarios.json", "a/base.yaml", "a/.hidden/scenarios.yaml",
              "other.yaml", "a/myscenarios.yaml")  # fmt: skip
     for name in names:
@@ -234,17 +231,16 @@ def test_suites_are_found_in_folders_and_taken_as_named() -> None:
     ]  # fmt: skip
 
 
-def test_nothing_is_found() -> None:
+def test_missing_scenario_files_are_errors() -> None:
     Path("empty").mkdir()
 
     with pytest.raises(UsageError, match=r"^nowhere: no such file or folder \(check the path\)$"):
         find_suites([Path("nowhere")])
-    with pytest.raises(UsageError, match=r"^empty: no scenario file in it"):
+    with pytest.raises(UsageError, match=r"^empty: no scenario file in this folder"):
         find_suites([Path("empty")])
 
 
-def test_the_modules_that_decide() -> None:
-    """The baseline's with the suite's own, or those of the bundle."""
+def test_policy_modules_of_a_suite_are_read_from_its_policies_folder_or_its_bundle() -> None:
     folder = Path("mine/custom/concerns/probe")
     folder.mkdir(parents=True)
     (folder / "probe.rego").write_text("package custom.concerns.probe\n")

@@ -1,4 +1,4 @@
-"""A scenario's tools file: what it may state beside functions, which programs run, and what its actions are called."""
+"""The tools file of a scenario suite provides functions, a deployment and programs."""
 
 import json
 from pathlib import Path
@@ -69,22 +69,21 @@ def scenario_run(folder: Path, *scenarios: Any, tools: str | None) -> list[Scena
         pytest.param("def say_words(words): return words + '!'", "hello!", id="a function: instead of the program"),
     ],
 )
-def test_when_a_program_runs(tools: str | None, result: Any, tmp_path: Path) -> None:
+def test_program_of_a_tool_runs_only_with_a_tools_file(tools: str | None, result: Any, tmp_path: Path) -> None:
     expect = {"executed": True, "failure": None, "result": result}
 
-    one = scenario_run(tmp_path, {"name": "it", "propose": SAY, "expect": expect}, tools=tools)[0]
+    outcome = scenario_run(tmp_path, {"name": "it", "propose": SAY, "expect": expect}, tools=tools)[0]
 
-    assert (differing(one), one.error, one.log) == ([], None, ())
+    assert (differing(outcome), outcome.error, outcome.log) == ([], None, ())
 
 
-def test_a_stand_in_of_a_step_is_instead_of_the_program(tmp_path: Path) -> None:
+def test_scenario_field_returns_replaces_the_program_of_a_tool(tmp_path: Path) -> None:
     stated = {"name": "it", "propose": SAY, "returns": "mine", "expect": {"executed": True, "result": "mine"}}
 
     assert differing(scenario_run(tmp_path, stated, tools="")[0]) == []
 
 
-def test_a_deployment_holds_for_the_runs_of_one_scenario(tmp_path: Path) -> None:
-    """Its sources are read when a run starts, and anew in the next scenario, since the file is run anew."""
+def test_tools_file_creates_a_new_deployment_for_each_scenario(tmp_path: Path) -> None:
     steps = [
         {"propose": CONVERT, "expect": {"failure": None, "result": 20}},
         {"propose": CONVERT, "session": {"run_id": "other"}, "expect": {"result": 40}},
@@ -112,12 +111,12 @@ def test_a_deployment_holds_for_the_runs_of_one_scenario(tmp_path: Path) -> None
         ("def deployment():\n    return 1 / 0", "tools.py:2: ZeroDivisionError: division by zero", None),
         (
             "say_words = 5",
-            "tools.py: the tool `say_words` must be a function, and is of type int",
+            "tools.py: the tool `say_words` must be a function, not int",
             None,
         ),
     ],
 )
-def test_a_tools_file_that_says_something_else(text: str, message: str, hint: str | None, tmp_path: Path) -> None:
+def test_invalid_tools_file_is_an_error(text: str, message: str, hint: str | None, tmp_path: Path) -> None:
     (tmp_path / "tools.py").write_text(text)
 
     with pytest.raises(UsageError) as caught:
@@ -133,7 +132,7 @@ def stage(actions: MemoryActions, key: str | None, payload: str = "sha256:1") ->
     return actions.stage(action, "ann")
 
 
-def test_actions_are_numbered_in_the_order_of_being_staged() -> None:
+def test_staged_actions_are_numbered_in_order() -> None:
     actions = MemoryActions(ids="action-{}".format)
 
     staged = [stage(actions, key) for key in ("a", "b", "a", None)]

@@ -1,4 +1,4 @@
-"""Side-effect probes: tools run against a recorded world, and what they touch is compared with their effect class."""
+"""Side-effect probes observe what a tool touches in a recorded world, and compare this with the tool's effect class."""
 
 from pathlib import Path
 from shutil import which
@@ -54,7 +54,7 @@ ALLOWED: Final[dict[str | None, tuple[str, ...]]] = {
 def probed(
     folder: Path, bodies: list[str], effects: str | None, expectations: list[Any], *, world: Any = WORLD, **more: Any
 ) -> list[list[Any]]:
-    """What differs when a tool of each body and of this effect class runs in the world."""
+    """Run a tool with this body and effect class in the recorded world, and return the mismatches."""
     entry = {**MANIFEST["tools"][0], "effect_class": effects, "purposes": ["notes"], "risk_tier": "medium", **more}
     entry["schema"] = {**NOTE, "properties": {"id": {"type": "string", "maxLength": 9}}}
     entry = {name: value for name, value in entry.items() if value is not None}
@@ -78,7 +78,7 @@ def probed(
 
 
 @pytest.mark.parametrize("effects", ALLOWED)
-def test_a_tool_touches_what_its_effect_class_allows(tmp_path: Path, effects: str | None) -> None:
+def test_probe_passes_if_a_tool_touches_only_what_its_effect_class_permits(tmp_path: Path, effects: str | None) -> None:
     for folder in ("notes.txt", "old.txt"):
         written(tmp_path / folder, b"a note")
     (tmp_path / "inner").mkdir()
@@ -94,8 +94,7 @@ def test_a_tool_touches_what_its_effect_class_allows(tmp_path: Path, effects: st
     ]
 
 
-def test_a_lying_tool_is_found_whatever_the_scenario_expects(tmp_path: Path) -> None:
-    """Also where the write is in a thread, or before a failure."""
+def test_probe_fails_if_a_tool_touches_more_than_its_effect_class_permits(tmp_path: Path) -> None:
     thread = "threading.Thread(target=world['bank'].update, kwargs={'x': 1})"
     bodies = [
         "world['bank'].update(x=1)",
@@ -111,7 +110,7 @@ def test_a_lying_tool_is_found_whatever_the_scenario_expects(tmp_path: Path) -> 
     ]
 
 
-def test_touches_that_are_not_stated_fail(tmp_path: Path) -> None:
+def test_probe_fails_if_a_tool_touches_something_that_the_scenario_does_not_expect(tmp_path: Path) -> None:
     writes = "write internal register/n-1"
     bodies = ["world['register'].update({id: 1})", "world['register'].update({id: 1, 'n-2': 1})", "pass"]
 
@@ -120,12 +119,11 @@ def test_touches_that_are_not_stated_fail(tmp_path: Path) -> None:
         [("touched", [writes], [writes, "write internal register/n-2"])],
         [("touched", [writes], [])],
     ]
-    # Nothing is recorded without a world: no touches are not the same as none known.
+    # Without a recorded world, it is unknown what the tool touched. A tool that touched nothing gives another result.
     assert probed(tmp_path, ["pass"], "commit-low", [{"touched": []}], world=None) == [[("touched", [], None)]]
 
 
-def test_values_of_a_world_are_copies_and_each_scenario_has_its_own(tmp_path: Path) -> None:
-    """A change inside of a value that was read would otherwise be a write that is not seen."""
+def test_world_values_are_copied_for_each_scenario(tmp_path: Path) -> None:
     bodies = ["world['register'][id]['tags'].append('b'); return world['register'][id]"] * 2
     bodies += ["world['register'].update({id: 1})", "return world['register'][id]"]
     kept = {"result": {"tags": ["a"]}}
@@ -133,7 +131,7 @@ def test_values_of_a_world_are_copies_and_each_scenario_has_its_own(tmp_path: Pa
     assert probed(tmp_path, bodies, None, [kept, kept, {"executed": True}, kept]) == [[]] * 4
 
 
-def test_what_python_reads_to_run_a_tool_is_no_touch(tmp_path: Path) -> None:
+def test_files_that_the_python_interpreter_reads_do_not_count_as_touched(tmp_path: Path) -> None:
     written(tmp_path / "beside.py", "RATES = {}")
     body = (
         "import zoneinfo, wave; runpy.run_path(FOLDER / 'beside.py'); return str(zoneinfo.ZoneInfo('Europe/Istanbul'))"
@@ -141,8 +139,7 @@ def test_what_python_reads_to_run_a_tool_is_no_touch(tmp_path: Path) -> None:
     assert probed(tmp_path, [body], "pure", [{"executed": True, "touched": []}]) == [[]]
 
 
-def test_what_a_call_makes_and_removes_is_no_touch(tmp_path: Path) -> None:
-    """Nor is a database in memory, or what a descriptor says of its mode."""
+def test_temporary_files_do_not_count_as_touched(tmp_path: Path) -> None:
     bodies = [
         "sqlite3.connect(':memory:').close()",
         "read, write = os.pipe(); os.fdopen(read, 'rb').close(); os.fdopen(write, 'wb').close()",
@@ -152,15 +149,14 @@ def test_what_a_call_makes_and_removes_is_no_touch(tmp_path: Path) -> None:
     assert probed(tmp_path, bodies, "pure", [{"executed": True, "touched": []}] * 4) == [[]] * 4
 
 
-def test_a_file_that_was_there_is_renamed_from_and_to(tmp_path: Path) -> None:
+def test_renaming_a_file_touches_both_names(tmp_path: Path) -> None:
     written(tmp_path / "old.txt", b"a note")
     touches = ["write internal file old.txt", "write internal file new.txt"]
     bodies = ["os.rename(FOLDER / 'old.txt', FOLDER / 'new.txt')"]
     assert probed(tmp_path, bodies, "commit-low", [{"touched": touches}]) == [[]]
 
 
-def test_a_program_proves_that_it_starts(tmp_path: Path) -> None:
-    """Whatever its class: nothing that it does is seen. Another program is not its own."""
+def test_cli_tool_touches_the_program_that_it_starts(tmp_path: Path) -> None:
     cli: dict[str, Any] = {"type": "cli", "cli": {"argv": ["true", "--", "{id}"]}, "eval_pack": "pack"}
     entry = {**MANIFEST["tools"][0], **cli, "effect_class": "stage", "purposes": ["notes"], "risk_tier": "medium"}
     entry["schema"] = {**NOTE, "properties": {"id": {"type": "string", "maxLength": 9}}}
@@ -183,26 +179,26 @@ def test_a_program_proves_that_it_starts(tmp_path: Path) -> None:
     assert differing(result)[0] == ("effect class", may, "read_note: write external subprocess.Popen false")
 
 
-def test_a_write_after_the_end_of_its_call_fails_that_call_alone(tmp_path: Path) -> None:
+def test_write_after_the_end_of_a_call_fails_the_probe_of_only_that_call(tmp_path: Path) -> None:
     bodies = ["threading.Timer(.2, world['bank'].update, kwargs={'x': 1}).start()", "pass"]
-    late = ("late write", "a tool writes while its call runs", "read_note_0: write external bank/x")
+    late = ("late write", "a tool writes only during its call", "read_note_0: write external bank/x")
     assert probed(tmp_path, bodies, None, [{"touched": []}] * 2) == [[late], []]
     bodies = ["time.sleep(.3); world['register'].update(x=1)"]
     late = (*late[:2], "read_note_0: write internal register/x")
     assert probed(tmp_path, bodies, None, [{"failure": "TOOL_TIMEOUT", "touched": []}], timeout="PT0.1S") == [[late]]
 
 
-def test_a_world_in_which_no_tools_run_is_a_fault_of_the_file(tmp_path: Path) -> None:
+def test_scenario_world_without_a_tools_file_is_a_fault(tmp_path: Path) -> None:
     with pytest.raises(FileFaultsError) as raised:
         loaded(tmp_path, one(propose=READ, expect={"executed": True}, world=WORLD))
     (fault,) = raised.value.faults
     assert (fault.message, fault.hint) == (
-        "a world, and no tools that would run in it",
-        "state `tools: FILE`, a Python file with `def tools(world=None):`",
+        "a world needs tools that run in it",
+        "add `tools: FILE`, a Python file with `def tools(world=None):`",
     )
 
 
-def test_a_tools_file_that_takes_no_world_is_an_error(tmp_path: Path) -> None:
+def test_tools_file_whose_function_lacks_the_world_parameter_is_an_error(tmp_path: Path) -> None:
     written(tmp_path / "tools.py", "def tools():\n    return {'read_note': lambda id: 1}\n")
     file = project(tmp_path, one(propose=READ, expect={"touched": []}, world=WORLD), tools="tools.py")
     (result,) = ran(file)

@@ -1,7 +1,7 @@
-"""Scenario files, from their text to a `Suite`.
+"""Read scenario files, from their text to a `Suite`.
 
-scenario    the models of a file
-read        one file as models, with every fault and its place
-suite       a file with all that it names and extends, loaded, its sessions and places; files found in folders
-tools_file  the Python file with a scenario's tools
+scenario    the data models of a scenario file
+read        read a scenario file as models, and report every fault with its location
+suite       load a scenario file with all files that it names; find scenario files in folders
+tools_file  load the Python file with the tools of a scenario file
 """

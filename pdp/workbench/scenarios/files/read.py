@@ -1,7 +1,6 @@
-"""Reading one scenario file: its scenarios as models, and every fault of it with its place.
+"""Read a scenario file: its scenarios as models, and every fault with its location.
 
-A scenario with one step may be written without `steps`. It is read as if it had been written with it, and its faults
-stand where the author wrote them.
+A scenario with one step may leave out `steps`. Faults are located where the author wrote the faulty field.
 """
 
 import pathlib
@@ -18,14 +17,14 @@ from pdp.session import Session
 from pdp.workbench.scenarios.files.scenario import ACTIONS, Scenario, ScenarioSettings, Step
 
 _OF_SCENARIO: Final = frozenset(Scenario.model_fields)
-# `session` stands in both, and in a scenario without `steps` it is the scenario's.
+# Scenarios and steps both have `session`. In a scenario without `steps`, it belongs to the scenario.
 _OF_STEP: Final = frozenset(Step.model_fields) - _OF_SCENARIO
 
 _Read = TypeVar("_Read")
 
 
 class Located(NamedTuple):
-    """A scenario and where it and its steps stand in the document."""
+    """A scenario, its path in the document, and the paths of its steps."""
 
     scenario: Scenario
     path: Path
@@ -33,11 +32,7 @@ class Located(NamedTuple):
 
 
 class ScenarioSource(FaultyFile):
-    """One scenario file as far as it could be read; `faults` are what is wrong with it.
-
-    `settings` are the file without its scenarios; settings that are faulty are left out. UsageError: the file cannot be
-    read. FileFaultsError: it cannot be read further, or its value is not a mapping.
-    """
+    """A scenario file and its `faults`. `settings` are all valid fields of the file except its scenarios."""
 
     def __init__(self, path: pathlib.Path) -> None:
         super().__init__(path, None, "scenario file")
@@ -46,11 +41,11 @@ class ScenarioSource(FaultyFile):
         self._check_session(self.document.value, ())
 
     def find(self, path: Path, message: str, hint: str | None = None) -> None:
-        """Add a fault of the part at `path`."""
+        """Add a fault located at `path`."""
         self.add_findings([Finding(path, message, hint)])
 
     def result_of(self, path: Path, read: Callable[[], _Read]) -> _Read | None:
-        """Return what `read` returns, or None where it raises; what it finds wrong becomes a fault of this file."""
+        """Return the result of `read`. If `read` fails, add its errors to the faults of this file, and return None."""
         try:
             return read()
         except FileFaultsError as error:
@@ -60,11 +55,11 @@ class ScenarioSource(FaultyFile):
         return None
 
     def scenarios(self) -> tuple[Located, ...]:
-        """Return the scenarios, those left out that are faulty."""
+        """Return the scenarios that have no faults, and add the faults of all others."""
         records = self.document.value.get("scenarios")
         if not isinstance(records, list) or not records:
-            hint = "begin each scenario with `- name:`; a file for `extends` alone is not run"
-            self.find(("scenarios",), "`scenarios` must be a list, not empty", hint)
+            hint = "begin each scenario with `- name:`; a file without scenarios can only be extended"
+            self.find(("scenarios",), "`scenarios` must be a list with at least one scenario", hint)
             return ()
         names: dict[str, int] = {}
         located = []
@@ -73,14 +68,14 @@ class ScenarioSource(FaultyFile):
             name = record.get("name") if isinstance(record, dict) else None
             if isinstance(name, str) and names.setdefault(name, at) != at:
                 line = self.document.place(("scenarios", names[name], "name")).line
-                message = f"the name {shown_name(name)} stands twice, first on line {line}"
-                self.find((*path, "name"), message, "names are unique in a file: change one")
+                message = f"the name {shown_name(name)} is used twice, first on line {line}"
+                self.find((*path, "name"), message, "change one: names are unique in a file")
             located.append(self._scenario(record, path))
         return tuple(scenario for scenario in located if scenario is not None)
 
     def _scenario(self, record: Any, path: Path) -> Located | None:
         if not isinstance(record, dict):
-            self.find(path, "a scenario must be a mapping", "write `- name: ...` with what it does below")
+            self.find(path, "a scenario must be a mapping", "write `- name: ...`, with its fields below")
             return None
         if "steps" in record:
             head, steps = record, record["steps"]
@@ -104,14 +99,13 @@ class ScenarioSource(FaultyFile):
         return self._model(Step, record, path)
 
     def _check_session(self, record: Any, path: Path) -> None:
-        """Find what is wrong in one layer of a session, which would be so in any; the models see to the rest."""
+        """Add the faults of one session layer. Missing fields are no faults, because another layer may have them."""
         layer = record.get("session")
         if isinstance(layer, dict):
             stated = {name: item for name, item in layer.items() if item is not None}
             self._model(Session, {"claims": {}, **stated}, (*path, "session"))
 
     def _model(self, model: type[Model], value: Any, path: Path) -> Model | None:
-        """Return the value at `path` as a model, or None where it is faulty, wholly or in part."""
         try:
             return model.model_validate(value)
         except ValidationError as error:
@@ -120,5 +114,5 @@ class ScenarioSource(FaultyFile):
 
 
 def _is_of_scenario(key: str) -> bool:
-    """Whether a key of a scenario without `steps` is the scenario's, or nearly so; all others are its step's."""
+    """Return whether a key, correct or misspelled, is a field of a scenario. Other keys are fields of the only step."""
     return key in _OF_SCENARIO or (key not in _OF_STEP and nearest(key, _OF_SCENARIO) is not None)

@@ -1,6 +1,6 @@
-"""Scenario files as frozen models. What each field means: docs/scenarios.md.
+"""The data models of scenario files. docs/scenarios.md explains each field.
 
-Unknown keys are errors, and so is an expectation that expects nothing: a scenario that cannot fail proves nothing.
+Unknown keys are errors. An expectation without fields is an error too, because the scenario could never fail.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def _time(value: str) -> str:
     return value
 
 
-# These tell pydantic which of two shapes a value has, so that it complains about that one alone.
+# The tag tells whether a value is an object, so that pydantic reports only the errors of that schema.
 def _named(value: Any) -> str:
     return "<object>" if isinstance(value, dict | BaseModel) else "<one>"
 
@@ -63,19 +63,19 @@ Time = Annotated[StrictStr, AfterValidator(_time)]
 _NOT_EMPTY: Final = Field(min_length=1)
 
 ACTIONS: Final = ("propose", "plan", "approve", "deny", "request")
-"""What a step can do; each step does exactly one of them."""
+"""The possible actions of a step; each step has exactly one of them."""
 
 _FLOW: Final = ("tainted", "untrusted", "markings", "plan", "anchored", "intended", "arguments")
 
 
 def proposed_tool(proposal: Any) -> str | None:
-    """Return the tool that a proposal as it is written names; None where it names none."""
+    """Return the tool that a proposal names, or None. The proposal may have any structure."""
     name = proposal.get("tool", proposal.get("tool_name")) if isinstance(proposal, dict) else None
     return name if isinstance(name, str) else None
 
 
 class Form(BaseModel):
-    """Base of every part of a scenario file."""
+    """The base class of all models of a scenario file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -90,19 +90,19 @@ class Form(BaseModel):
         return self
 
     def errors_together(self) -> Iterator[_ErrorAt]:
-        """Yield what the fields only get wrong together, each with the path of the part that it is about."""
+        """Yield the faults of fields that contradict each other, each with the path of the faulty field."""
         yield from ()
 
 
 class ExpectedObligation(Form):
-    """An obligation with all of its parameters."""
+    """An expected obligation with all of its parameters."""
 
     id: Text
     parameters: dict[str, Any]
 
 
 class Expect(Form):
-    """What has to come of a step. What is not stated is not looked at; at least one thing is stated."""
+    """The expected result of a step. Only the fields that are set are compared; at least one is required."""
 
     status: Status | None = None
     rejection: RejectionCode | None = None
@@ -134,13 +134,13 @@ class Expect(Form):
     flow: Annotated[dict[str, Any], _NOT_EMPTY] | None = None
 
     def errors_together(self) -> Iterator[_ErrorAt]:
-        """Yield that nothing is expected, and reasons of which more is expected than `codes` admits."""
+        """Yield a fault if nothing is expected, or if a text or detail is expected of a code that is not in `codes`."""
         if not self.model_fields_set:
-            yield (), FieldError("must not be empty", "state what has to come of it, such as `verdict: DENY`")
+            yield (), FieldError("must not be empty", "add an expectation, such as `verdict: DENY`")
         for name in ("details", "messages", "remedies", "explanations"):
             for code in getattr(self, name) or ():
                 if self.codes is not None and code not in self.codes:
-                    yield (name, code), FieldError("is not among `codes`", "name it there as well, or take it out")
+                    yield (name, code), FieldError("is not among `codes`", "add the code to `codes`, or remove it here")
 
     @field_validator("trace", "flow")
     @classmethod
@@ -148,10 +148,10 @@ class Expect(Form):
         known = _FLOW if info.field_name == "flow" else Trace.__slots__
         for name in value or ():
             if name not in known:
-                hint = nearest(name, known) or f"known here: {', '.join(known)}"
+                hint = nearest(name, known) or f"known fields: {', '.join(known)}"
                 raise FieldError(f"has no field {shown_name(name)}", hint)
         if info.field_name == "flow" and not isinstance((value or {}).get("arguments", {}), dict):
-            raise FieldError("has `arguments` that are not a mapping of their paths")
+            raise FieldError("has `arguments` that are not a mapping by path")
         return value
 
 
@@ -162,27 +162,27 @@ EXPECTED: Final = {
     "deny": frozenset(("approval", "refused")),
     "request": frozenset(("verdict", "codes", "details", "messages", "remedies", "obligations")),
 }
-"""What can be expected of each action."""
+"""The fields that an expectation may have, for each action."""
 
 
 class System(Form):
-    """A system that tools meet in a scenario, and what it holds."""
+    """A system that the tools of a scenario use, with its initial state."""
 
     place: Literal["internal", "external", "staging"]
     state: dict[str, Any] = Field(default_factory=dict)
 
 
 class Approver(Form):
-    """Who grants or denies the approval that is open."""
+    """The person who grants or denies the pending approval."""
 
     claims: dict[str, Any]
 
 
 class Step(Form):
-    """One thing that is done, and what has to come of it.
+    """One action, and its expected result.
 
-    Exactly one of: `propose` (a proposal), `plan` (proposals in their order), `approve` and `deny` (the approval that
-    the last STEP_UP opened), `request` (raw input straight to the engine, to reach what the contract stops earlier).
+    `approve` and `deny` answer the approval that the last STEP_UP requested. `request` is sent directly to the engine,
+    to test a request that the contract would reject.
     """
 
     propose: Any = None
@@ -198,11 +198,16 @@ class Step(Form):
     ]
 
     def errors_together(self) -> Iterator[_ErrorAt]:
-        """Yield that it does not do one thing, or that `expect` or `returns` do not fit what it does."""
+        """Yield a fault if the step does not have exactly one action, or has fields that do not fit the action."""
         actions = [name for name in ACTIONS if name in self.model_fields_set]
         if len(actions) != 1:
-            done = " and ".join(actions) or "nothing"
-            yield (), FieldError(f"a step does one thing, and this one {done}", f"state one of {', '.join(ACTIONS)}")
+            stated = " and ".join(actions) or "none"
+            yield (
+                (),
+                FieldError(
+                    f"a step must have one action, but this step has {stated}", f"use one of {', '.join(ACTIONS)}"
+                ),
+            )
             return
         action = actions[0]
         if action == "plan":
@@ -211,32 +216,29 @@ class Step(Form):
                 if name in self.model_fields_set and not fits:
                     yield (name,), FieldError("needs a list with an entry for each proposal of the plan")
         elif isinstance(self.expect, tuple):
-            yield ("expect",), FieldError(f"of `{action}` must be a mapping", "only a plan has a list of them")
+            yield ("expect",), FieldError(f"of `{action}` must be a mapping", "only `plan` takes a list")
         if "returns" in self.model_fields_set and action not in ("propose", "plan"):
-            yield ("returns",), FieldError(f"says nothing about `{action}`", "no tool is run")
+            yield ("returns",), FieldError(f"cannot be used with `{action}`", "remove it: the step runs no tool")
         known = EXPECTED[action]
         for at, expect in enumerate(self.expectations):
             path = ("expect", at) if isinstance(self.expect, tuple) else ("expect",)
             for name in sorted(expect.model_fields_set - known):
-                message = f"is nothing that can be expected of `{action}`"
-                yield (*path, name), FieldError(message, f"known here: {', '.join(sorted(known))}")
+                message = f"cannot be expected of `{action}`"
+                yield (*path, name), FieldError(message, f"use one of {', '.join(sorted(known))}")
 
     @property
     def action(self) -> str:
-        """Which of `ACTIONS` it does."""
+        """The action of the step, one of `ACTIONS`."""
         return next(name for name in ACTIONS if name in self.model_fields_set)
 
     @property
     def expectations(self) -> tuple[Expect, ...]:
-        """What is expected, one for each proposal of a plan, else one."""
+        """The expectations as a tuple: one for each proposal of a plan, and a single one for any other action."""
         return self.expect if isinstance(self.expect, tuple) else (self.expect,)
 
 
 class Scenario(Form):
-    """One scenario: a single step written without `steps`, or several.
-
-    A golden one fails where the manifest does not have the tool, or where the tool's schema refuses the arguments.
-    """
+    """A scenario. If `golden`, it fails if the manifest lacks a called tool or the tool's schema rejects the call."""
 
     name: Text
     why: Text | None = None
@@ -246,13 +248,13 @@ class Scenario(Form):
     steps: tuple[Step, ...]
 
     def errors_together(self) -> Iterator[_ErrorAt]:
-        """Yield that it is golden and calls nothing."""
+        """Yield a fault if the scenario is golden but calls no tool."""
         if self.golden and self.steps and not any(step.action in ("propose", "plan") for step in self.steps):
-            yield ("golden",), FieldError("proposes nothing", "let a step `propose` a call, or leave `golden` out")
+            yield ("golden",), FieldError("needs a step that proposes a call", "add `propose`, or remove `golden`")
 
 
 class ScenarioSettings(Form):
-    """A scenario file as a whole. `scenarios` are read one by one, by `ScenarioSource.scenarios`."""
+    """The settings of a scenario file. The scenarios are validated later, by `ScenarioSource.scenarios`."""
 
     extends: Text | None = None
     manifest: Text | None = None
@@ -268,5 +270,5 @@ class ScenarioSettings(Form):
     @classmethod
     def _alone(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and info.data.get("policies"):
-            raise FieldError("stands beside `policies`", "a bundle holds its policies: leave one of them out")
+            raise FieldError("cannot be used with `policies`", "remove one of them: a bundle holds its policies")
         return value

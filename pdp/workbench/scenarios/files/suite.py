@@ -1,7 +1,7 @@
-"""A scenario file with all that it names: loaded once, every fault of it at once.
+"""Load a scenario file with all files that it names, and report every fault at once.
 
-Sessions are laid over each other as RFC 7396 says (JSON Merge Patch): mappings key by key, anything else replaces what
-was there, and null takes it away.
+Sessions are merged by JSON Merge Patch (RFC 7396): mappings are merged key by key, null removes a key, and any other
+value replaces the value in the lower layer.
 """
 
 import os
@@ -31,9 +31,9 @@ from pdp.workbench.scenarios.files.tools_file import ToolsFile
 
 _ENDINGS: Final = (".scenarios.yaml", ".scenarios.yml", ".scenarios.json")
 _DECIDING: Final = frozenset(("bundle", "policies"))
-"""One setting: who states one of them takes the place of both."""
+"""The two fields of one setting: a file that sets one of them overrides both in the files that it extends."""
 
-# The time of a scenario that states none: always the same, so that a run can be repeated to the byte.
+# The default time of a scenario is fixed, so that every run gives the same results.
 _TIME: Final = "2026-01-01T00:00:00Z"
 _SHOWN_NAME: Final = 200
 
@@ -42,17 +42,12 @@ _Read = TypeVar("_Read")
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The scenarios of one file and what they are held against. Make it with `load_suite`.
+    """The scenarios of a file, with its manifest, policies and data. Create a suite with `load_suite`.
 
-    Attributes:
-        file: as it was named.
-        policies: folders with the user's concerns; empty when a bundle decides.
-        data: with the roots `directory` and `settings`, read and merged.
-        tools: the Python file with the tools.
-        sessions: for each scenario and step, who does it and when; None for a raw request.
-        places: for each scenario, where it stands, and then each of its steps.
-        files: what manifest, governance and data were read from, by these names.
-        engine_timeout: seconds that an engine has for one answer; one that needs more has no verdict.
+    `policies` are folders with custom concerns; empty if a bundle decides. `data` has the roots `directory` and
+    `settings`. `sessions` has a session for each step of each scenario, None for a raw request. `places` has for each
+    scenario its location, followed by the locations of its steps. `files` has the paths of the manifest, governance and
+    data files. `engine_timeout` is in seconds.
     """
 
     file: Path
@@ -68,12 +63,12 @@ class Suite:
     engine_timeout: float = ENGINE_TIMEOUT
 
     def place(self, index: int, step: int | None = None) -> Place:
-        """Return where a scenario, or a step of it, stands in the file; both count from 0."""
+        """Return the location of a scenario or of one of its steps. Both indices start at 0."""
         return self.places[index][0 if step is None else step + 1]
 
 
 class _Settings:
-    """What the files of a chain state, the nearest first: the nearest statement of each setting holds."""
+    """The settings of a scenario file and of the files that it extends. A file overrides the files that it extends."""
 
     def __init__(self, chain: Sequence[ScenarioSource]) -> None:
         self.session: dict[str, Any] = {}
@@ -86,7 +81,7 @@ class _Settings:
             self._stated |= dict.fromkeys(stated, source)
 
     def paths(self, name: str) -> list[Path]:
-        """Return the files or folders that a setting names; nothing where it is not stated or one is not there."""
+        """Return the paths in a setting; an empty list if it is not set, or if a path does not exist."""
         source = self._stated.get(name)
         value = getattr(source.settings, name) if source else None
         if source is None or not value:
@@ -95,23 +90,18 @@ class _Settings:
         paths = [source.path.parent / stated for stated in names]
         missing = [(number, path) for number, path in enumerate(paths) if not path.exists()]
         for number, path in missing:
-            hint = "paths are relative to the file that states them"
+            hint = "paths are relative to this file"
             source.find((name, number), f"{path}: no such file or folder", hint)
         return [] if missing else paths
 
     def read(self, name: str, read: Callable[[list[Path]], _Read]) -> _Read | None:
-        """Return what `read` makes of these paths, or None; what it finds wrong becomes a fault of the setting."""
+        """Return the result of `read` for the paths in a setting. If there are none, or `read` fails, return None."""
         paths = self.paths(name)
         return self._stated[name].result_of((name,), lambda: read(paths)) if paths else None
 
 
 def load_suite(path: Path, engine_timeout: float = ENGINE_TIMEOUT) -> Suite:
-    """Load a scenario file, the files that it extends, its manifest and its data.
-
-    Raises:
-        UsageError: the file cannot be read.
-        FileFaultsError: it or a file that it names is faulty; every fault of all of them.
-    """
+    """Load a scenario file, the files that it extends, its manifest and its data. The error names every fault."""
     chain = _chain(path)
     own = chain[0]
     located = own.scenarios()
@@ -124,13 +114,13 @@ def load_suite(path: Path, engine_timeout: float = ENGINE_TIMEOUT) -> Suite:
     tools = settings.read("tools", lambda files: ToolsFile(files[0]).path)
     for scenario in located if tools is None and not _faults(chain) else ():
         if scenario.scenario.world is not None:
-            hint = "state `tools: FILE`, a Python file with `def tools(world=None):`"
-            own.find((*scenario.path, "world"), "a world, and no tools that would run in it", hint)
+            hint = "add `tools: FILE`, a Python file with `def tools(world=None):`"
+            own.find((*scenario.path, "world"), "a world needs tools that run in it", hint)
     if manifest is not None:
         for scenario in located:
             _check_tools(own, scenario, manifest)
     elif not _faults(chain):
-        own.find((), "names no manifest", "state `manifest: FILE`, beside `scenarios:` or where it extends")
+        own.find((), "names no manifest", "add `manifest: FILE` beside `scenarios:`, or in a file that it extends")
     sessions = [] if _faults(chain) else [_sessions(own, scenario, settings.session) for scenario in located]
     if manifest is None or _faults(chain):
         raise FileFaultsError(_faults(chain))
@@ -150,12 +140,7 @@ def load_suite(path: Path, engine_timeout: float = ENGINE_TIMEOUT) -> Suite:
 
 
 def load_suites(files: Iterable[Path], engine_timeout: float = ENGINE_TIMEOUT) -> list[Suite]:
-    """Load scenario files, such as `find_suites` gives, so that the faults of all of them show at once.
-
-    Raises:
-        UsageError: a file cannot be read.
-        FileFaultsError: faulty ones; each fault once, however many files extend what it stands in.
-    """
+    """Load scenario files, such as those from `find_suites`. The error names the faults of all files."""
     suites: list[Suite] = []
     faults: list[Fault] = []
     for file in files:
@@ -169,10 +154,10 @@ def load_suites(files: Iterable[Path], engine_timeout: float = ENGINE_TIMEOUT) -
 
 
 def find_suites(paths: Sequence[Path]) -> list[Path]:
-    """Return the scenario files that `paths` name: files as they are, and of folders those somewhere in them.
+    """Return the files among `paths`, and all scenario files in the folders among `paths`.
 
-    In a folder, a scenario file is called `scenarios.yaml` or `NAME.scenarios.yaml` (or `.yml`, `.json`). What is only
-    there to be extended has another name. Hidden folders are passed over.
+    In a folder, a scenario file is named `scenarios.yaml` or `NAME.scenarios.yaml` (or `.yml`, `.json`). Files with
+    other names are ignored, such as files that are only extended. Hidden folders are skipped.
     """
     named: dict[Path, Path] = {}
     for path in paths:
@@ -180,7 +165,7 @@ def find_suites(paths: Sequence[Path]) -> list[Path]:
             files = sorted(_in_folder(path))
             if not files:
                 raise UsageError(
-                    f"{path}: no scenario file in it", hint="they are called scenarios.yaml or NAME.scenarios.yaml"
+                    f"{path}: no scenario file in this folder", hint="name it scenarios.yaml or NAME.scenarios.yaml"
                 )
         elif path.exists():
             files = [path]
@@ -192,12 +177,12 @@ def find_suites(paths: Sequence[Path]) -> list[Path]:
 
 
 def is_scenario_file(name: str) -> bool:
-    """Return whether a file of this name is a scenario file, see `find_suites`."""
+    """Return whether `name` is the name of a scenario file, as `find_suites` describes it."""
     return f".{name}".endswith(_ENDINGS)
 
 
 def place_of_field(tool: Tool, path: JsonPath, manifest: Document, governance: Sequence[Document]) -> Place:
-    """Return the place of a part of an entry: in the manifest or, when it is not there, in the other file."""
+    """Return the location of an entry's field in the manifest, or, if the manifest lacks it, in the governance file."""
     names = [at(entry, ("name",)) for entry in as_list(at(manifest.value, ("tools",)))]
     entry: JsonPath = ("tools", names.index(tool.name)) if tool.name in names else ()
     rules: JsonPath = ("actions", tool.pdp_action)
@@ -209,7 +194,7 @@ def place_of_field(tool: Tool, path: JsonPath, manifest: Document, governance: S
 
 
 def place_of_datum(documents: Sequence[Document], path: JsonPath) -> Place:
-    """Return the place of a datum: in the last file that has it."""
+    """Return the location of a value in data files, in the last file that has the value."""
     for document in reversed(documents):
         if at(document.value, path) is not GONE:
             return document.place(path)
@@ -217,10 +202,7 @@ def place_of_datum(documents: Sequence[Document], path: JsonPath) -> Place:
 
 
 def policy_modules(suite: Suite) -> dict[str, Module]:
-    """Return the Rego that decides, by its path in the bundle: the baseline's with the suite's own, or the bundle's.
-
-    A module of a bundle has `BUNDLE!PATH` for its file.
-    """
+    """Return the Rego modules of the suite's policy by their path. The file of a bundle's module is `BUNDLE!PATH`."""
     if suite.bundle is not None:
         return modules_of_bundle(str(suite.bundle), dict(sorted(read_bundle(suite.bundle).modules.items())))
     baseline = baseline_policies_path()
@@ -239,10 +221,10 @@ def _chain(path: Path) -> list[ScenarioSource]:
         last = chain[-1]
         below = last.path.parent / extends
         if below.resolve() in [source.path.resolve() for source in chain]:
-            circle = " -> ".join(str(source.path) for source in chain)
-            last.find(("extends",), f"`extends` goes in a circle: {circle} -> {below}", "take one of them out")
+            cycle = " -> ".join(str(source.path) for source in chain)
+            last.find(("extends",), f"`extends` forms a cycle: {cycle} -> {below}", "remove one of them")
             break
-        source = last.result_of(("extends",), lambda: ScenarioSource(below))  # noqa: B023 - called at once
+        source = last.result_of(("extends",), lambda: ScenarioSource(below))  # noqa: B023 - the lambda is called at once
         if source is None:
             break
         chain.append(source)
@@ -254,7 +236,7 @@ def _faults(chain: Sequence[ScenarioSource]) -> list[Fault]:
 
 
 def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `below` with `above` laid over it; neither is changed."""
+    """Return `above` merged over `below` by JSON Merge Patch. Neither argument is changed."""
     merged = dict(below)
     for key, value in above.items():
         if value is None:
@@ -268,9 +250,9 @@ def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, A
 
 
 def _sessions(source: ScenarioSource, located: Located, base: Mapping[str, Any]) -> tuple[Session | None, ...]:
-    """Return who does each step of a scenario, and when: time stands still until a step says otherwise."""
+    """Return the sessions of a scenario's steps. A step without a time has the time of the previous step."""
     scenario = located.scenario
-    # Request and run are named after the scenario, so that the same one always makes the same request.
+    # Ids are derived from the scenario's name, so that each run sends the same requests.
     name = scenario.name[:_SHOWN_NAME]
     below = laid_over({"run_id": name, **base}, scenario.session)
     now = below.get("time") or _TIME
@@ -281,12 +263,11 @@ def _sessions(source: ScenarioSource, located: Located, base: Mapping[str, Any])
             named = {"request_id": f"{name}/{number}"}
             sessions.append(_session(step, named | laid_over(below, step.session) | {"time": now}))
     except ValidationError:
-        source.find(located.path, "no session says who calls", "state `session: {claims: {sub: ...}}`")
+        source.find(located.path, "no session names the caller", "add `session: {claims: {sub: ...}}`")
     return tuple(sessions)
 
 
 def _session(step: Step, layers: dict[str, Any]) -> Session | None:
-    """Return with which session a tool is called, or as whom somebody approves or denies; of a raw request, None."""
     if step.action == "request":
         return None
     approver = step.approve or step.deny
@@ -298,25 +279,24 @@ def _session(step: Step, layers: dict[str, Any]) -> Session | None:
 
 
 def _check_tools(source: ScenarioSource, located: Located, manifest: EffectiveManifest) -> None:
-    """Find proposals for a tool that the manifest does not have, unless that is expected."""
+    """Add a fault for each proposal of an unknown tool, unless the step expects the rejection of that tool."""
     for step, path in zip(located.scenario.steps, located.steps, strict=True):
         proposals = step.plan or (step.propose,)
         for number, (proposal, expect) in enumerate(zip(proposals, step.expectations, strict=True)):
             name = proposed_tool(proposal)
-            meant = (
+            intended = (
                 expect.rejection is RejectionCode.INVALID_TOOL_NAME or (expect.trace or {}).get("in_manifest") is False
             )
-            if name is not None and name not in manifest.tools and not meant:
+            if name is not None and name not in manifest.tools and not intended:
                 source.find(
                     (*path, *(("plan", number) if step.plan else ("propose",))),
-                    f"a scenario for {shown_name(name)}, which manifest {manifest.version} does not have",
-                    nearest(name, manifest.tools)
-                    or "if that is the point of it, expect `rejection: INVALID_TOOL_NAME`",
+                    f"manifest {manifest.version} has no tool {shown_name(name)}",
+                    nearest(name, manifest.tools) or "if this is intended, expect `rejection: INVALID_TOOL_NAME`",
                 )
 
 
 def project_suite(file: Path, engine_timeout: float = ENGINE_TIMEOUT) -> Suite:
-    """Return a suite that has no scenarios, for the files that a project file states."""
+    """Return a suite with the manifest, policies and data of a project file, and without scenarios."""
     project = read_project(file).unbuilt()
     return Suite(
         file=file,

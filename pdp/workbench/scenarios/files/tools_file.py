@@ -1,4 +1,4 @@
-"""The tools of a scenario file: Python functions that stand in for what the agent would call, new for each scenario."""
+"""The tools of a scenario file: Python functions that replace the agent's tools. Each scenario loads the file again."""
 
 import sys
 import traceback
@@ -17,10 +17,10 @@ _PYTHON: Final = "check this line and the one before it: indentation, quotes, br
 
 
 class ToolsFile:
-    """A Python file with functions named as the tools, or a function `tools()` that returns them by name.
+    """A Python file with a function for each tool, or with a function `tools()` that returns the functions by name.
 
-    `tools(world)` gets the systems of the scenario's world. A function `deployment()` in the file returns what the
-    application would tell each run, a `Deployment`.
+    `tools(world)` gets the systems of the scenario's world. A function `deployment()` returns the `Deployment` that the
+    application would use for each run.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,13 +30,13 @@ class ToolsFile:
     def read(
         self, names: Iterable[str], systems: Mapping[str, Any] | None = None
     ) -> tuple[Mapping[str, Callable[..., Any]], Deployment | None]:
-        """Run the file anew, and return its functions for the tools of these names, and its deployment."""
+        """Run the file. Return its functions for the tools in `names`, and its deployment if there is one."""
         module = ModuleType(_MODULE)
         module.__file__ = str(self.path)
-        # Dataclasses and the like look their module up there.
+        # The module is registered, because dataclasses look up their module in `sys.modules`.
         sys.modules[_MODULE] = module
         try:
-            exec(self._code, module.__dict__)  # noqa: S102 - the user's own file, as its scenario file says
+            exec(self._code, module.__dict__)  # noqa: S102 - the scenario file names this file
             functions, deployment = _called(module, "tools", systems), _called(module, "deployment")
         except (Exception, SystemExit) as error:
             raise UsageError(self.message_of(error)) from error
@@ -49,11 +49,11 @@ class ToolsFile:
         for name, function in functions.items():
             if not callable(function):
                 kind = type(function).__name__
-                raise UsageError(f"{self.path}: the tool {shown_name(name)} must be a function, and is of type {kind}")
+                raise UsageError(f"{self.path}: the tool {shown_name(name)} must be a function, not {kind}")
         return functions, deployment
 
     def message_of(self, error: BaseException) -> str:
-        """Return what the file or a tool of it raised, with the line of the file: `FILE:LINE: CLASS: MESSAGE`."""
+        """Return an error that the file or one of its tools raised, as `FILE:LINE: CLASS: MESSAGE`."""
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(self.path)]
         where, text = f":{lines[-1]}" if lines else "", str(error)
@@ -65,7 +65,7 @@ def _called(module: ModuleType, name: str, systems: Mapping[str, Any] | None = N
     if not systems:
         return function() if callable(function) else None
     if not callable(function) or "world" not in {parameter.name for parameter in named_parameters(function)}:
-        hint = "write `def tools(world=None):`, and let the tools use `world[NAME]` in the place of their clients"
+        hint = "write `def tools(world=None):`, and use `world[NAME]` in the tools instead of their clients"
         raise UsageError(f"{module.__file__}: no function `tools(world)` takes the scenario's world", hint=hint)
     return function(world=systems)
 

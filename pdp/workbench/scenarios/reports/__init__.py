@@ -1,6 +1,6 @@
-"""A run of scenarios for people and programs.
+"""Report a run of scenarios.
 
-text  the terminal, and Markdown for a comment of a pull request
-json  scripts, and JUnit's XML for CI
-html  one page
+text  text for the terminal, and Markdown for a pull request comment
+json  JSON for scripts, and JUnit XML for CI
+html  one HTML page
 """

@@ -1,7 +1,7 @@
-"""A run as one HTML page that needs nothing else: no network, no server, and no script but the page's own filter.
+"""Report a run as one HTML page that needs no network or server. Its only script filters the scenarios.
 
-Names and values in the page come from scenarios, tools, models and bundles. The template escapes all of them, what
-does not print is shown as escapes, and the page's own policy lets nothing run or load that is not ours.
+Names and values come from scenarios, tools, models and bundles, so the template escapes all of them, including
+unprintable characters. The page's content security policy blocks all other code and resources.
 """
 
 import base64
@@ -21,7 +21,7 @@ _HERE: Final = Path(__file__).parent
 
 
 def html_report(run: RunResult) -> str:
-    """Return the page of a run: summary, every scenario, and coverage and matrix when they were measured."""
+    """Return the HTML page of a run: the summary, every scenario and, if it was measured, the coverage."""
     with extra("workbench"):
         from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
         from markupsafe import Markup  # noqa: PLC0415
@@ -39,7 +39,7 @@ def html_report(run: RunResult) -> str:
     return environment.get_template("report.html.jinja").render(
         csp=f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; "
         "base-uri 'none'; form-action 'none'",
-        # Ours, and trusted: nothing of the run is in them.
+        # Both files belong to this package and contain no text of the run, so they need no escaping.
         style=Markup(style),  # noqa: S704
         script=Markup(script),  # noqa: S704
         summary=summary_text(run).split("\n")[0],
@@ -54,7 +54,6 @@ def html_report(run: RunResult) -> str:
 
 
 def _groups(run: RunResult) -> Iterator[dict[str, Any]]:
-    """The cards as they stand on the page: those that failed, then those that passed, by file."""
     cards = run.cards
     if run.failed:
         yield {"id": "failures", "title": "Failed", "cards": [card for card in cards if not card.passed]}
@@ -68,7 +67,7 @@ def _files(run: RunResult) -> list[str]:
 
 
 def _rows(step: StepResult) -> Iterator[tuple[str, Any, Any, bool]]:
-    """Every key that is expected, both sides, and whether they differ; then what differs without being one of them."""
+    """Yield a table row for each expected key: key, expected value, actual value, and whether the two values differ."""
     several = isinstance(step.expected, list)
     differing = {mismatch.key: mismatch for mismatch in step.mismatches}
     for at, (expected, actual) in enumerate(step.sides):
@@ -80,11 +79,11 @@ def _rows(step: StepResult) -> Iterator[tuple[str, Any, Any, bool]]:
 
 
 def _printable(value: Any) -> Any:
-    """Show what does not print as escapes: it could turn the page's text around, or not be encoded at all."""
+    """Escape unprintable characters, which could reverse the direction of the page's text or break its encoding."""
     ours = not isinstance(value, str) or hasattr(value, "__html__")
     return value if ours else "\n".join(map(printable, value.split("\n")))
 
 
 def _source(text: str) -> str:
-    """Return how a content security policy names an inline text."""
+    """Return the hash by which a content security policy permits an inline style or script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,4 +1,4 @@
-"""A run for programs: as JSON, which docs/scenarios.md documents, and as JUnit's XML, which CI systems show."""
+"""Report a run as JSON, which docs/scenarios.md describes, and as JUnit XML for CI systems."""
 
 import re
 from dataclasses import asdict
@@ -10,7 +10,7 @@ from pdp.workbench.scenarios.results import RunResult, ScenarioResult, StepResul
 
 
 def run_as_json(run: RunResult) -> dict[str, Any]:
-    """Return `{passed, failed, golden, coverage, suites}`. The same run gives the same: no times and no ids."""
+    """Return `{passed, failed, golden, coverage, suites}`, without times and ids, so equal runs give equal JSON."""
     return {
         "passed": len(run.results) - run.failed,
         "failed": run.failed,
@@ -55,12 +55,12 @@ def _step(step: StepResult) -> dict[str, Any]:
     }
 
 
-# What XML 1.0 cannot hold, not even as a reference.
+# Characters that XML 1.0 must not contain, not even as a character reference.
 _NOT_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit_report(run: RunResult) -> str:
-    """Return the XML of a run, with file and line of each scenario and the text report of those that failed."""
+    """Return the JUnit XML of a run, with the location of each scenario and a text report of each failure."""
     root = ET.Element("testsuites", {"name": "pdp test", **_counts(run.results)})
     for suite in run.suites:
         about = {"name": f"{suite.suite.file} [{suite.engine}]", "time": f"{suite.seconds:.3f}"}

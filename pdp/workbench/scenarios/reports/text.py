@@ -1,4 +1,4 @@
-"""What a person reads of scenarios: a summary, and of each that failed what was expected, what came, and why."""
+"""Report a run as text: a summary and, for each failure, the expected result, the actual result and the reason."""
 
 import json
 import textwrap
@@ -15,12 +15,12 @@ _LONGEST: Final = 500
 
 
 def failure_text(result: ScenarioResult) -> str:
-    """Return lines about a scenario that failed. What a scenario or a tool wrote takes one, and steers no terminal."""
+    """Return the report of a failed scenario. Text from scenarios and tools is escaped and kept on one line."""
     return "\n".join(line.rstrip() for line in _failure(result))
 
 
 def summary_text(run: RunResult) -> str:
-    """Return the run in one line, and the golden scenarios in another when there are any."""
+    """Return a summary of the run in one line, and a second line about the golden scenarios if there are any."""
     results = run.results
     engines = ", ".join(dict.fromkeys(result.engine for result in results))
     files = len({result.place.file for result in results})
@@ -33,7 +33,7 @@ def summary_text(run: RunResult) -> str:
         text += f"\ngolden: {golden.total}, of which {golden.schema_valid} schema-valid and {golden.in_manifest}"
         text += " in the manifest"
         text += "".join(
-            f"; {score.right} of {score.of} have the {name} expected"
+            f"; {score.right} of {score.of} have the expected {name}"
             for name, score in (("tool", golden.tools), ("arguments", golden.arguments))
             if score.of
         )
@@ -41,7 +41,7 @@ def summary_text(run: RunResult) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text as it is shown: what does not print as escapes, and no longer than 500 characters."""
+    """Return a text truncated to 500 characters, with unprintable characters escaped."""
     return printable(text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "...")
 
 
@@ -64,7 +64,8 @@ def _failure(result: ScenarioResult) -> Iterator[str]:
             failure = evaluation.outcome.failure
             if failure is not None:
                 yield ""
-                # The model is told the exception's class alone; its text is for whoever writes the tool.
+                # The exception's text is shown here, because the model gets only its class but the tool's author needs
+                # the text.
                 raised = "" if evaluation.error is None else str(evaluation.error)
                 text = "" if raised in failure.message else f" ({one_line(raised)})"
                 yield f"  the tool failed: {failure.code}: {one_line(failure.message)}{text}"
@@ -78,8 +79,8 @@ def _table(rows: Iterable[tuple[str, Any, Any]]) -> Iterator[str]:
     yield f"  {'':<{_KEY}} {'expected':<{_COLUMN}} | actual"
     for key, expected, actual in rows:
         cells = textwrap.wrap(key, _KEY), _cell(expected), _cell(actual)
-        for name, one, other in zip_longest(*cells, fillvalue=""):
-            yield f"  {name:<{_KEY}} {one:<{_COLUMN}} | {other}"
+        for name, left, right in zip_longest(*cells, fillvalue=""):
+            yield f"  {name:<{_KEY}} {left:<{_COLUMN}} | {right}"
 
 
 def _cell(value: Any) -> list[str]:
@@ -103,7 +104,7 @@ def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
             yield from _fired(fired)
     if diagnosis.missed:
         yield ""
-        yield "  rules that would have to fire:"
+        yield "  rules that should have fired:"
         for missed in diagnosis.missed:
             yield from _missed(missed)
         if diagnosis.unknown is not None:
@@ -127,11 +128,11 @@ def _missed(missed: Missed) -> Iterator[str]:
 
 
 _OPEN: Final = 2
-"""How many failures are open at first sight: they fit one screen."""
+"""The number of failures that are unfolded at first, so that they fit on one screen."""
 
 
 def markdown_report(run: RunResult) -> str:
-    """Return the comment of a run."""
+    """Return the report of a run as Markdown, for a comment on a pull request."""
     return "\n".join(_lines(run)) + "\n"
 
 
@@ -142,7 +143,7 @@ def _lines(run: RunResult) -> Iterator[str]:
     for number, card in enumerate(failed):
         unfolded = " open" if number < _OPEN else ""
         yield from ("", f"<details{unfolded}><summary>{markdown_text(one_line(card.name))}</summary>", "")
-        # Indented code ends only with the indentation, whatever it contains.
+        # The text is shown as an indented block, which ends only with the indentation, so no text can break out of it.
         yield from (f"    {printable(line)}" for line in failure_text(card).split("\n"))
         yield from ("", "</details>")
     for missing in (run.coverage or {"missing": ()})["missing"]:

@@ -1,9 +1,9 @@
-"""Scenarios run on an engine.
+"""Run scenarios on an engine.
 
-runner        the scenarios of a file that are selected, on one engine or both, which have to agree
-scenario_run  one scenario, step by step
-world         the recorded systems of a scenario, and what its tools touch
-expectation   what is expected of a step, held against what happened
-diagnosis     why a scenario failed
-engines       the engine of a suite, and the one that records
+runner        run the selected scenarios of a file on one engine, or on both engines and compare their decisions
+scenario_run  run one scenario step by step
+world         the recorded systems of a scenario; records what its tools read and write
+expectation   compare the expected and the actual result of a step
+diagnosis     explain why a scenario failed
+engines       open the engine of a suite, and record its answers
 """

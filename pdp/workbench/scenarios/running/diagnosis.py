@@ -1,4 +1,4 @@
-"""Why a scenario failed: what fired, what should have and did not, or what stopped the call before the policy."""
+"""Explain why a scenario failed: rules that fired, expected rules that did not, or the check that stopped the call."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,11 +20,11 @@ from pdp.workbench.scenarios.running.engines import whole_data
 from pdp.workbench.shown_file import shown_file
 
 _TRACED: Final = 10
-"""How many failures of a suite are traced with OPA, which takes a moment each."""
+"""The maximum number of failures of a suite that are traced with OPA, because a trace takes time."""
 
 
 class Diagnoses:
-    """Tells why scenarios of a suite failed, while their engine is open. Nothing is read or run before one has."""
+    """Explains failed scenarios of a suite while its engine is open. The policies are read only if a scenario fails."""
 
     def __init__(self, suite: Suite, engine: Engine) -> None:
         self._suite = suite
@@ -32,7 +32,7 @@ class Diagnoses:
         self._left = _TRACED
 
     def explained(self, result: ScenarioResult) -> ScenarioResult:
-        """Return a result with what is known of the step that failed; one without such a step as it is."""
+        """Return the result with a diagnosis of its failed step. If no step failed, return it unchanged."""
         failed = next((step for step in result.steps if step.mismatches), None)
         return result if failed is None else replace(result, diagnosis=self._diagnosis(failed))
 
@@ -41,13 +41,13 @@ class Diagnoses:
         if not failed.answers:
             return Diagnosis(stopped)
         answer = failed.answers[-1]
-        # Asked again, a policy that came to no decision would fail again, or not end again.
+        # If the policy made no decision, it is not asked again, because it would fail or time out again.
         if NO_DECISION.issuperset(answer.decision.codes):
             return Diagnosis(stopped)
         fired = tuple(self._fired(answer))
         differing = [mismatch for mismatch in failed.mismatches if mismatch.key.endswith("codes") and mismatch.expected]
         absent = dict.fromkeys(code for codes in differing for code in codes.expected if code not in codes.actual)
-        # What fired and is not among the decision's codes belongs to a verdict that did not win.
+        # A rule may have fired although the decision has another verdict.
         missed = [code for code in absent if code not in {rule.code for rule in fired}]
         known = not self._sites.keys().isdisjoint(missed)
         runs, unknown = self._traced(answer.body) if known else ((), None)
@@ -69,7 +69,7 @@ class Diagnoses:
         try:
             reasons_by_part, obligations = parse_findings(self._engine.evaluate(answer.body, FINDINGS))
         except (EngineError, BundleError):
-            return  # a bundle without findings
+            return  # The bundle has no entrypoint for findings.
         for part, reasons in reasons_by_part.items():
             for reason in reasons:
                 sites = self._sites.get(reason.code, ())
@@ -85,7 +85,7 @@ class Diagnoses:
         for code in codes:
             if self._sites and code not in self._sites:
                 near = nearest(code, self._sites)
-                yield Missed(code, "no rule gives this code" + (f": {near}" if near else ""))
+                yield Missed(code, "no rule has this code" + (f": {near}" if near else ""))
             for site in self._sites.get(code, ()):
                 run = by_place.get((site.file, site.line))
                 if run is not None and run.stopped is not None:
@@ -96,7 +96,7 @@ class Diagnoses:
     def _traced(self, body: bytes) -> tuple[Sequence[RuleRun], str | None]:
         opa = find_opa()
         if opa is not None and self._left <= 0:
-            return (), ": enough others are traced already; select this one with -k"
+            return (), f": only {_TRACED} failures are traced; select this scenario with -k"
         self._left -= 1
         try:
             return trace(opa, self._modules, {} if opa is None else self._data, body)
@@ -105,7 +105,7 @@ class Diagnoses:
 
 
 def _stops(failed: StepResult) -> Iterator[str]:
-    """Why the policy was not asked, and what the enforcement point denied by itself: it is in no engine's answer."""
+    """Yield why the enforcement point rejected a call before the policy, or denied it after the policy."""
     answered = {code for answer in (*failed.answers, *failed.plans) for code in answer.decision.codes}
     for evaluation in failed.evaluations:
         if evaluation.decision is None and evaluation.outcome.rejection is not None:
@@ -118,7 +118,7 @@ def _at(site: RuleSite) -> str:
 
 
 def _innermost(condition: Condition) -> tuple[str, dict[str, Any]]:
-    """What a rule stopped at; where that asks another rule, what that one stopped at as well."""
+    """Return a failed condition as text, the failed conditions of rules that it uses, and the values that were read."""
     text = f"{condition.text} ({shown_file(condition.file)}:{condition.line})"
     seen: dict[str, Any] = {value.name: value.value if value.defined else "(undefined)" for value in condition.seen}
     for inner in condition.because[:1]:

@@ -1,4 +1,4 @@
-"""The engine that a suite is run on, and the engine that records for one scenario."""
+"""Open the engine of a suite, and record the answers of an engine while a scenario runs."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from pdp.workbench.scenarios.results import EngineAnswer
 
 @contextmanager
 def open_suite_engine(suite: Suite, name: EngineName) -> Iterator[Engine]:
-    """Open an engine with the suite's policies, data, manifest and time; see `open_engine`."""
+    """Open an engine with the policies, data, manifest and timeout of a suite; see `open_engine`."""
     manifests = {suite.manifest.digest: suite.manifest.document}
     seconds = suite.engine_timeout
     with ExitStack() as owned:
@@ -25,18 +25,18 @@ def open_suite_engine(suite: Suite, name: EngineName) -> Iterator[Engine]:
 
 
 def bundle_of(suite: Suite) -> Bundle:
-    """Return what decides: the suite's bundle, or its policies with the baseline; see `policy_bundle`."""
+    """Return the bundle of a suite, or a bundle built from its policies and the baseline; see `policy_bundle`."""
     return policy_bundle(suite.policies) if suite.bundle is None else read_bundle(suite.bundle)
 
 
 def whole_data(suite: Suite) -> dict[str, Any]:
-    """Return all the data that a suite's policies see: the bundle's, the manifest and the suite's own."""
+    """Return all data that a suite's policies read: the bundle's data, the manifest and the suite's data."""
     manifests = {suite.manifest.digest: suite.manifest.document}
     return merged_data(bundle_of(suite).data, manifests=manifests, data=suite.data)
 
 
 class RecordingEngine(Engine):
-    """An engine that records what it was asked and what it answered, for the scenario that is being run."""
+    """An engine that records the requests and decisions of the running scenario."""
 
     def __init__(self, engine: Engine) -> None:
         self.name = engine.name
@@ -44,16 +44,16 @@ class RecordingEngine(Engine):
         self._answers: dict[str, list[EngineAnswer]] = defaultdict(list)
 
     def take(self) -> tuple[tuple[EngineAnswer, ...], tuple[EngineAnswer, ...]]:
-        """Return the requests and the plans that were decided since they were last taken."""
+        """Return the decisions on requests and the decisions on plans since the last call of this method."""
         taken, self._answers = self._answers, defaultdict(list)
         return tuple(taken[DECISION]), tuple(taken[PLAN])
 
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
-        """Evaluate a request; see `Engine`. It is not recorded."""
+        """Evaluate a request without recording the answer; see `Engine`."""
         return self._engine.evaluate(body, document)
 
     def decide_body(self, body: bytes, document: str = DECISION) -> Decision:
-        """Decide a request or a plan; see `Engine`."""
+        """Decide a request or a plan, and record the decision; see `Engine`."""
         decision = self._engine.decide_body(body, document)
         self._answers[document].append(EngineAnswer(body, decision))
         return decision

@@ -1,4 +1,4 @@
-"""What was expected of a step, held against what came of it. Both sides are plain JSON."""
+"""Compare the expected and the actual result of a step. Both results are plain JSON."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from pdp.workbench.scenarios.results import Mismatch
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """What came of one proposal, approval or request; `planned`: of a plan's step before it was called, if it was."""
+    """What a proposal, approval or raw request led to. `planned` is the step of a checked plan; None without a plan."""
 
     evaluation: Evaluation | None = None
     decision: Decision | None = None
@@ -31,15 +31,15 @@ class Happened:
 
 
 def expected(expect: Expect) -> dict[str, Any]:
-    """Return what is expected, as it is written."""
+    """Return an expectation as plain JSON, with only the fields that the author wrote."""
     return expect.model_dump(mode="json", exclude_unset=True, by_alias=True)
 
 
 def actual(expect: Expect, happened: Happened) -> dict[str, Any]:
-    """Return what came of it as plain JSON, in the keys that are expected."""
+    """Return the actual result as plain JSON, with the same keys as the expectation."""
     evaluation, decision, approval = happened.evaluation, happened.decision, happened.approval
     failure = evaluation.outcome.failure if evaluation else None
-    came: dict[str, Any] = {
+    values: dict[str, Any] = {
         "status": _status(happened),
         "rejection": _rejection(happened),
         "verdict": decision and decision.verdict,
@@ -65,14 +65,14 @@ def actual(expect: Expect, happened: Happened) -> dict[str, Any]:
         "flow": evaluation and _flow(evaluation.flow, expect.flow),
     }
     stated = [name for name in type(expect).model_fields if name in expect.model_fields_set]
-    plain: dict[str, Any] = orjson.loads(orjson.dumps({name: came[name] for name in stated}))
+    plain: dict[str, Any] = orjson.loads(orjson.dumps({name: values[name] for name in stated}))
     return plain
 
 
 def mismatches(expected: dict[str, Any], actual: dict[str, Any], prefix: str = "") -> tuple[Mismatch, ...]:
-    """Return the keys in which two sides differ; null is nothing but null. Codes and markings are sets.
+    """Return the keys whose expected and actual values differ. An expected null equals only null.
 
-    Of `details`, `messages`, `remedies` and `explanations` the second side has by code what each of its reasons has.
+    Codes and markings are compared as sets. An expected text or detail must be in at least one reason with its code.
     """
     return tuple(
         Mismatch(f"{prefix}{name}", stated, actual[name])
@@ -81,22 +81,22 @@ def mismatches(expected: dict[str, Any], actual: dict[str, Any], prefix: str = "
     )
 
 
-def equal(one: Any, other: Any) -> bool:
-    """Return whether two JSON values are equal: 1 is 1.0 and not true."""
-    return canonical(one) == canonical(other)
+def equal(first: Any, second: Any) -> bool:
+    """Return whether two JSON values are equal. The numbers 1 and 1.0 are equal; 1 and true are not."""
+    return canonical(first) == canonical(second)
 
 
 def has_fields(details: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
-    """Return whether a reason's details have these fields with these values; they may have more."""
+    """Return whether the details of a reason have all of these fields and values. Other fields are ignored."""
     return all(name in details and equal(details[name], value) for name, value in fields.items())
 
 
-def _same_set(one: Any, other: Any) -> bool:
-    return other is not None and set(one) == set(other)
+def _same_set(first: Any, second: Any) -> bool:
+    return second is not None and set(first) == set(second)
 
 
 def _same_obligations(expected: Any, actual: Any) -> bool:
-    """Whether each expected obligation is there, once for each time that it is named, and no other is."""
+    """Return whether the obligations equal the expected obligations, each as often as expected, in any order."""
     whole = Counter(canonical(obligation) for obligation in actual)
     whole.subtract(canonical(obligation) for obligation in expected if isinstance(obligation, dict))
     if any(count < 0 for count in whole.values()):
@@ -135,13 +135,13 @@ _EQUAL: Final[dict[str, Callable[[Any, Any], bool]]] = {
 
 
 def _of_reasons(decision: Decision | None, codes: Mapping[str, Any] | None, part: str) -> dict[str, list[Any]]:
-    """What every reason of these codes has in its field `part`."""
+    """Return the values of the field `part` in the reasons of a decision, for each of the codes."""
     reasons = decision.reasons if decision else ()
     return {code: [getattr(reason, part) for reason in reasons if reason.code == code] for code in codes or ()}
 
 
 def _flow(flow: Mapping[str, Any] | None, expect: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What `context.flow` has in the form in which it is expected; all of it where it is expected not to be."""
+    """Return the fields of `context.flow` that the expectation has; all fields if null is expected."""
     if flow is None:
         return None
     by_path = {argument["path"]: argument for argument in flow["arguments"]}
@@ -161,7 +161,7 @@ def _argument(argument: Mapping[str, Any] | None, expect: Any) -> Any:
 
 
 def _status(happened: Happened) -> str | None:
-    # What the plan's check corrected or dropped is transformed, whatever came of it afterwards but a rejection.
+    # A step that the check of the plan corrected or dropped counts as transformed, unless the call was rejected.
     called = happened.evaluation.outcome.status if happened.evaluation else None
     if called is Status.REJECTED or happened.planned is None:
         return called

@@ -1,4 +1,4 @@
-"""Running the scenarios of a suite on an engine, through the enforcement point that applications use."""
+"""Run the scenarios of a suite on an engine, through the same enforcement point that applications use."""
 
 import logging
 import re
@@ -32,17 +32,17 @@ from pdp.workbench.scenarios.running.scenario_run import ScenarioRun, returning
 from pdp.workbench.scenarios.running.world import RecordedWorld
 
 _LOG: Final = logging.getLogger("pdp.harness")
-# A scenario takes the log for itself, and its tools file a name among the modules.
-_ALONE: Final = threading.RLock()
+# Scenarios run one at a time, because each captures the global log and loads its tools file under one module name.
+_LOCK: Final = threading.RLock()
 
 
 class Runner:
-    """Runs the scenarios of one suite on an engine that knows its manifest.
+    """Runs the scenarios of a suite on an engine that has the suite's manifest.
 
-    Nothing is shared between scenarios: each has its own approvals, its own audit stream, and its tools file run anew.
-    A tool without a function returns null, so that a scenario can say that it is executed; where there is a tools file,
-    one of type `cli` runs its program. What the file's `deployment()` returns holds for the scenario's runs.
-    `explained` says why a result failed; see `Diagnoses`.
+    Scenarios share nothing: each has its own approvals and audit events, and loads its tools file again. A tool without
+    a function returns null, so that a scenario can expect that the call is executed. With a tools file, a `cli` tool
+    runs its program. The file's `deployment()` applies to the scenario's runs. `explained` adds the diagnosis to a
+    failed result; see `Diagnoses`.
     """
 
     def __init__(self, suite: Suite, engine: Engine) -> None:
@@ -55,16 +55,13 @@ class Runner:
         self._stand_ins: dict[str, Callable[..., Any]] = dict.fromkeys(self._manifest.tools, returning(None))
 
     def run(self, scenario_index: int) -> ScenarioResult:
-        """Run one scenario; it counts from 0. After a step that failed, the rest of them are not run.
-
-        EngineTimeoutError: the engine was late: that says nothing of the policy, whatever is expected.
-        """
+        """Run a scenario, by its index from 0, until a step fails."""
         suite = self._suite
         scenario = suite.scenarios[scenario_index]
         steps: list[StepResult] = []
-        with _ALONE, _captured_log() as log:
+        with _LOCK, _captured_log() as log:
             started = time.perf_counter()
-            error = self._done(scenario, scenario_index, steps)
+            error = self._run_steps(scenario, scenario_index, steps)
             seconds = time.perf_counter() - started
         return ScenarioResult(
             name=scenario.name,
@@ -79,7 +76,7 @@ class Runner:
         )
 
     def run_all(self) -> list[ScenarioResult]:
-        """Run every scenario in the order of the file."""
+        """Run all scenarios in the order of the file."""
         return [self.run(index) for index in range(len(self._suite.scenarios))]
 
     def _with_tools(self, world: RecordedWorld | None) -> tuple[Pep, Mapping[str, Callable[..., Any]]]:
@@ -87,15 +84,15 @@ class Runner:
             return self._pep, self._stand_ins
         entries = self._manifest.tools
         functions, deployment = self._tools.read(entries, world.systems if world else {})
-        absent = {name: _absent(name, self._suite.tools) for name, entry in entries.items() if entry.type != "cli"}
+        missing = {name: _unwritten(name, self._suite.tools) for name, entry in entries.items() if entry.type != "cli"}
         pep = self._pep
         if world is not None or deployment is not None:
             observers = (world.observe,) if world else ()
             pep = Pep(self._manifest, self._engine, deployment=deployment, observers=observers)
-        return pep, absent | {name: function for name, function in functions.items() if name in entries}
+        return pep, missing | {name: function for name, function in functions.items() if name in entries}
 
-    def _done(self, scenario: Scenario, index: int, done: list[StepResult]) -> str | None:
-        """Do the steps, adding each to `done`, and return what kept them from being done."""
+    def _run_steps(self, scenario: Scenario, index: int, done: list[StepResult]) -> str | None:
+        """Run the steps and append their results to `done`. Return the error that stopped the scenario, or None."""
         try:
             world = None if scenario.world is None else RecordedWorld(scenario.world, self._suite.file.parent)
             pep, functions = self._with_tools(world)
@@ -104,15 +101,16 @@ class Runner:
                 done.append(run.step(step, self._suite.sessions[index][at], self._suite.place(index, at)))
                 _check_in_time(scenario, done[-1])
                 if scenario.golden:
-                    done[-1] = _held_to_contract(done[-1])
+                    done[-1] = _check_golden(done[-1])
                 if done[-1].mismatches:
                     break
         except UsageError as raised:
             return str(raised)
         except SystemExit as raised:
-            return f"a tool would end the process: sys.exit({raised.code!r})"
+            return f"a tool tried to end the process: sys.exit({raised.code!r})"
         except BaseException as raised:
-            # Of exceptions, the enforcement point has made a failure of the tool already.
+            # Exceptions of a tool do not arrive here, because the enforcement point turns them into failures of the
+            # tool.
             if self._tools is None or isinstance(raised, Exception | KeyboardInterrupt):
                 raise
             return self._tools.message_of(raised)
@@ -127,27 +125,27 @@ def _check_in_time(scenario: Scenario, step: StepResult) -> None:
                 raise EngineTimeoutError(f"{where}: no verdict: {reason.message}", hint=LATE)
 
 
-def _held_to_contract(step: StepResult) -> StepResult:
-    """Fail a golden step that the contract refuses, whatever was expected of it."""
+def _check_golden(step: StepResult) -> StepResult:
+    """Fail a golden step if the manifest lacks the tool or the schema rejects the call, whatever the step expects."""
     wrong = [
-        Mismatch("golden", "the tool is in the manifest, and its schema admits the arguments", shown)
+        Mismatch("golden", "the tool is in the manifest, and its schema accepts the arguments", shown)
         for evaluation in step.evaluations
-        if (shown := _refused(evaluation.trace)) is not None
+        if (shown := _contract_fault(evaluation.trace)) is not None
     ]
     return replace(step, mismatches=(*step.mismatches, *wrong))
 
 
-def _refused(trace: Trace) -> str | None:
+def _contract_fault(trace: Trace) -> str | None:
     if trace.in_manifest is not True:
         return f"{trace.tool_name} is not in the manifest"
-    return None if trace.schema_valid is True else f"the schema of {trace.tool_name} refuses the arguments"
+    return None if trace.schema_valid is True else f"the schema of {trace.tool_name} rejects the arguments"
 
 
-def _absent(name: str, file: Path | None) -> Callable[..., Any]:
-    """A stand-in that says so, for whoever misspelt the name of a function."""
+def _unwritten(name: str, file: Path | None) -> Callable[..., Any]:
+    """Return a function for a tool that the tools file lacks. It logs a warning, because a name may be misspelled."""
 
     def stand_in(**_: Any) -> Any:
-        _LOG.warning("%s has no function %s: it returned null", file, name)
+        _LOG.warning("%s has no function %s; the call returned null", file, name)
 
     return stand_in
 
@@ -159,10 +157,7 @@ def run_suite(
     selected: Callable[[str], bool] | None = None,
     progress: Callable[[ScenarioResult], None] | None = None,
 ) -> Iterator[SuiteResult]:
-    """Run the scenarios on each of the engines in turn. From the second on, decisions must be those of the first.
-
-    Where no scenario is selected, no result is given. `progress` is told of each scenario that was run.
-    """
+    """Run the selected scenarios on each engine in turn. A scenario fails if the engines decide differently."""
     chosen = [at for at, scenario in enumerate(suite.scenarios) if selected is None or selected(scenario.name)]
     if not chosen:
         return
@@ -185,7 +180,7 @@ def run_suite(
 
 
 def selection(expression: str) -> Callable[[str], bool]:
-    """Return whether a name is selected: the regular expression is found in it, in capital or small letters."""
+    """Return a function that tells whether a name contains a match of a regular expression. Case is ignored."""
     try:
         pattern = re.compile(expression, re.IGNORECASE)
     except re.error as error:
@@ -194,20 +189,19 @@ def selection(expression: str) -> Callable[[str], bool]:
     return lambda name: pattern.search(name) is not None
 
 
-def agreed(one: ScenarioResult, other: ScenarioResult) -> ScenarioResult:
-    """Return `other`, failed where its engine decided otherwise than that of `one`, body by body.
+def agreed(base: ScenarioResult, other: ScenarioResult) -> ScenarioResult:
+    """Return `other`, marked as failed if its engine decided a request differently than the engine of `base`.
 
-    Bundle and id of the decisions are not compared: they name the engine's bundle and the moment. Of a policy that
-    failed on both, only the code is: each engine tells of it in words of its own.
+    Bundle and id of a decision are ignored, and so are messages if the policy failed, because they differ by engine.
     """
     steps = list(other.steps)
-    for at, (first, second) in enumerate(zip(one.steps, other.steps, strict=False)):
+    for at, (first, second) in enumerate(zip(base.steps, other.steps, strict=False)):
         differing = _differing(first.answers, second.answers)
         if differing is not None:
-            mismatch = Mismatch(f"decision, {one.engine} against {other.engine}", *differing)
+            mismatch = Mismatch(f"decision, {base.engine} against {other.engine}", *differing)
             steps[at] = replace(second, mismatches=(*second.mismatches, mismatch))
-    if len(one.steps) != len(other.steps) and not any(step.mismatches for step in steps):
-        return replace(other, error=f"{one.engine} did {len(one.steps)} steps, {other.engine} {len(other.steps)}")
+    if len(base.steps) != len(other.steps) and not any(step.mismatches for step in steps):
+        return replace(other, error=f"{base.engine} ran {len(base.steps)} steps, {other.engine} {len(other.steps)}")
     return replace(other, steps=tuple(steps))
 
 
@@ -231,7 +225,7 @@ def _plain(decision: Decision) -> dict[str, Any]:
 
 @contextmanager
 def _captured_log() -> Iterator[list[logging.LogRecord]]:
-    """Yield a list that gets the warnings of `pdp`, which then go nowhere else: a failure may be what is expected."""
+    """Yield a list that collects the warnings of `pdp`, which are not logged: a scenario may expect a failure."""
     log, handler = logging.getLogger("pdp"), BufferingHandler(sys.maxsize)
     handler.setLevel(logging.WARNING)
     handlers, propagate = log.handlers, log.propagate

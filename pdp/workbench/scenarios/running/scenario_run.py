@@ -1,4 +1,4 @@
-"""One run of one scenario: its steps, each held against what it expects."""
+"""Run one scenario step by step, and compare the result of each step with its expectation."""
 
 from collections.abc import Callable, Container, Mapping
 from copy import deepcopy
@@ -29,11 +29,11 @@ from pdp.workbench.scenarios.running.world import RecordedWorld
 
 _FAILING: Final = ("engine.", "bundle.")
 _FAILURES: Final = frozenset(("pep.internal_error", "store.unavailable", "audit.write_failed"))
-_NO_APPROVAL: Final = "no STEP_UP of this scenario has opened an approval"
+_NO_APPROVAL: Final = "no STEP_UP in this scenario has opened an approval"
 
 
 class ScenarioRun:
-    """One scenario on its way: keys, actions, approvals, ledger and audit stream are this scenario's alone."""
+    """A running scenario with its own idempotency keys, staged actions, approvals, ledger and audit events."""
 
     def __init__(
         self,
@@ -42,14 +42,14 @@ class ScenarioRun:
         functions: Mapping[str, Callable[..., Any]],
         world: RecordedWorld | None = None,
     ) -> None:
-        # A scenario has to make the same requests, and to have the same results, each time.
+        # Ids are predictable, so that every run sends the same requests.
         self._approvals = Approvals(ids=map("approval-{}".format, count(1)).__next__)
         self._pep = pep.with_changes(
             tools=functions,
             audit=MemoryAudit(),
             approvals=self._approvals,
             keys=MemoryIdempotency(),
-            # An id that nobody can guess cannot stand in a scenario.
+            # The id is predictable, because a scenario could not expect a random one.
             actions=MemoryActions(ids="action-{}".format),
             budgets=MemoryBudgets(),
             ledger=MemoryLedger(),
@@ -61,22 +61,22 @@ class ScenarioRun:
         engine.take()
 
     def step(self, step: Step, session: Session | None, place: Any) -> StepResult:
-        """Do one step, and hold what happened against what the step expects."""
+        """Run a step, and compare its result with its expectation."""
         happened = self._happened(step, session)
         several = isinstance(step.expect, tuple)
         stated = [expected(expect) for expect in step.expectations]
-        reached = [actual(expect, outcome) for expect, outcome in zip(step.expectations, happened, strict=True)]
+        actual_sides = [actual(expect, outcome) for expect, outcome in zip(step.expectations, happened, strict=True)]
         differing: list[Mismatch] = []
         for at, outcome in enumerate(happened):
             differing += outcome.excess
-            differing += mismatches(stated[at], reached[at], f"plan[{at}]." if several else "")
-            differing += _undecided(outcome, stated[at])
+            differing += mismatches(stated[at], actual_sides[at], f"plan[{at}]." if several else "")
+            differing += _failed_decision(outcome, stated[at])
         answers, plans = self._engine.take()
         return StepResult(
             action=step.action,
             place=place,
             expected=stated if several else stated[0],
-            actual=reached if several else reached[0],
+            actual=actual_sides if several else actual_sides[0],
             mismatches=tuple(differing),
             evaluations=tuple(outcome.evaluation for outcome in happened if outcome.evaluation is not None),
             answers=answers,
@@ -86,7 +86,6 @@ class ScenarioRun:
         )
 
     def _happened(self, step: Step, session: Any) -> tuple[Happened, ...]:
-        """Do what the step says, as whom the session says; for a plan one answer for each proposal."""
         if step.action == "propose":
             return (self._proposed(step.propose, session, step, step.returns),)
         if step.action == "plan":
@@ -96,7 +95,7 @@ class ScenarioRun:
         return (self._decided(self._approvals.grant if step.action == "approve" else self._approvals.deny, session),)
 
     def _planned(self, step: Step, session: Session) -> tuple[Happened, ...]:
-        """Check the plan as a whole, and call what goes on if the policy accepts it."""
+        """Check a plan as a whole and, if the policy allows it, call the steps that the check has not removed."""
         proposals = step.plan or ()
         planned = self._pep.plan(list(proposals), session)
         happened = []
@@ -104,7 +103,8 @@ class ScenarioRun:
             returns = step.returns[number - 1] if step.returns is not None else None
             own = session.with_changes(request_id=f"{session.request_id}.{number}", plan=planned.plan)
             if checked.rejection is not None:
-                # Rejected whatever the rest of the plan is: the enforcement point says how.
+                # The step is proposed as a call, which returns the enforcement point's rejection even if the policy
+                # denies the plan.
                 happened.append(self._proposed(proposals[number - 1], own, step, returns))
             elif checked.proposal is None or planned.decision.verdict is not Verdict.ALLOW:
                 happened.append(Happened(decision=None if checked.pruned else planned.decision, planned=checked))
@@ -139,7 +139,7 @@ class ScenarioRun:
 
     def _decided(self, decide: Callable[..., Approval], approver: Session) -> Happened:
         if self._open is None:
-            raise UsageError(_NO_APPROVAL, hint="let a step before it propose the call, with the same arguments")
+            raise UsageError(_NO_APPROVAL, hint="add an earlier step that proposes the call")
         try:
             decide(self._open.id, approver.claims, approver.time)
         except ApprovalRefusedError as error:
@@ -147,17 +147,17 @@ class ScenarioRun:
         return Happened(approval=self._approvals.get(self._open.id))
 
 
-def _undecided(happened: Happened, expected_keys: Container[str]) -> tuple[Mismatch, ...]:
-    """What is wrong where a DENY stands for a failure, unless its code is expected: it proves nothing of the policy."""
+def _failed_decision(happened: Happened, expected_keys: Container[str]) -> tuple[Mismatch, ...]:
+    """Return a mismatch if a DENY only reports that the policy failed, unless the step expects codes."""
     codes = happened.decision.codes if happened.decision is not None else ()
     failed = [code for code in codes if code in _FAILURES or code.startswith(_FAILING)]
     if not failed or "codes" in expected_keys:
         return ()
-    return (Mismatch("decided by", "the policy", f"nobody: {', '.join(failed)}"),)
+    return (Mismatch("decided by", "the policy", f"failed: {', '.join(failed)}"),)
 
 
 def returning(value: Any) -> Callable[..., Any]:
-    """Return a stand-in for a tool, which takes anything and gives a copy of `value`."""
+    """Return a function that accepts any arguments and returns a copy of `value`."""
 
     def stand_in(**_: Any) -> Any:
         return deepcopy(value)
@@ -166,7 +166,7 @@ def returning(value: Any) -> Callable[..., Any]:
 
 
 def _given(step: Step, session: Session | None) -> dict[str, Any]:
-    """What a step does and as whom, without what the harness gives each scenario."""
+    """Return the input and the session of a step, without the ids that the harness sets."""
     given = {} if step.action in ("approve", "deny") else {step.action: getattr(step, step.action)}
     if session is not None and step.action != "request":
         given["session"] = session.model_dump(mode="json", exclude_defaults=True, exclude={"run_id", "request_id"})
@@ -180,11 +180,10 @@ def _tool(step: Step) -> str | None:
 
 
 def _filled_in(request: Any, manifest: EffectiveManifest) -> Any:
-    """Return a request written by hand with `$manifest_digest`, `$manifest_version` and `$call_digest` replaced.
+    """Return a raw request with the values of `$manifest_digest`, `$manifest_version` and `$call_digest` filled in.
 
-    Digests change with every edit of the manifest, so a scenario names them, each as the whole of a string. What is
-    nearly the digest can be named as well: `$MANIFEST_DIGEST` in capitals, and with a blank before it. Where subject,
-    action, resource and context are not whole there is no digest, and `$call_digest` stays.
+    Digests change with every edit of the manifest, so scenarios cannot name them. `$MANIFEST_DIGEST` in capitals, and
+    the name after a space, give a digest that is almost right. `$call_digest` is kept if the request is malformed.
     """
     digest = manifest.digest
     near = {"$MANIFEST_DIGEST": digest.upper(), " $manifest_digest": f" {digest}"}
@@ -198,7 +197,7 @@ def _filled_in(request: Any, manifest: EffectiveManifest) -> Any:
 
 
 def replaced_texts(value: Any, known: Mapping[str, str]) -> Any:
-    """Return JSON with each whole text that is a key of `known` replaced by its value."""
+    """Return a JSON value in which each string that is a key of `known` is replaced by the key's value."""
     if isinstance(value, dict):
         return {key: replaced_texts(member, known) for key, member in value.items()}
     if isinstance(value, list):

@@ -1,6 +1,6 @@
-"""A recorded world: the systems that a scenario's tools meet, and what the tools touch.
+"""A recorded world: the systems of a scenario, and a record of everything that its tools read or write.
 
-Source: tool pattern library, 9.1 (side-effect probes) and 9.2 (what each effect class touches).
+Source: tool pattern library, 9.1 (side-effect probes) and 9.2 (what each effect class may touch).
 """
 
 import os
@@ -29,11 +29,12 @@ _ALLOWED: Final[Mapping[EffectClass | None, tuple[str, ...]]] = {
     EffectClass.COMMIT_HIGH: ("read internal", "write internal", "read external", "write external"),
     None: ("read", "write"),
 }
-# Python's audit events. A connection or a program may do anything: it counts as a write outside.
+# The audit events of Python that are recorded. A connection or a program may do anything, so it counts as an external
+# write.
 _OUTSIDE: Final = ("socket.connect", "socket.sendto", "socket.sendmsg", "socket.bind", "socket.getaddrinfo",
                    "socket.gethostbyname", "socket.gethostbyaddr", "subprocess.Popen", "os.system", "os.exec",
                    "os.posix_spawn", "os.fork", "os.forkpty")  # fmt: skip
-# Which arguments name what is touched, each with the one that has the folder it is relative to (`dir_fd`).
+# For each audit event, the indices of the path and of the folder that the path is relative to (`dir_fd`).
 _ON_DISK: Final[Mapping[str, tuple[tuple[int, int | None], ...]]] = {
     "os.rename": ((0, 2), (1, 3)), "os.link": ((1, 3),), "os.symlink": ((1, 2),), "os.remove": ((0, 1),),
     "os.mkdir": ((0, 2),), "os.rmdir": ((0, 1),), "os.chmod": ((0, 2),), "os.chown": ((0, 3),), "os.utime": ((0, 3),),
@@ -42,13 +43,13 @@ _ON_DISK: Final[Mapping[str, tuple[tuple[int, int | None], ...]]] = {
 _REMOVING: Final = ("os.remove", "os.rmdir", "os.rename")
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _NO_FILES: Final = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/tty")
-# Python opens these to run code, which says nothing about the tool.
-_OF_PYTHON: Final = tuple(f"{os.path.realpath(one)}/" for one in (sys.prefix, sys.base_prefix, "/usr/share/zoneinfo"))
-_LATE_SECONDS: Final = 1.0  # how long each thread that a call has left is waited for
+# Python opens these files to run code, so opening them is not an action of the tool.
+_OF_PYTHON: Final = tuple(f"{os.path.realpath(each)}/" for each in (sys.prefix, sys.base_prefix, "/usr/share/zoneinfo"))
+_JOIN_SECONDS: Final = 1.0  # After a call, each thread that still runs has this many seconds to end.
 
 
 class RecordedSystem(MutableMapping[str, Any]):
-    """One system: a mapping that tells `touch` of each key that is read or written. Values are copies."""
+    """A simulated system: a mapping that calls `touch` whenever a key is read or written. It copies all values."""
 
     def __init__(self, name: str, state: Mapping[str, Any], touch: Callable[[str], None]) -> None:
         self._name, self._state, self._touch = name, deepcopy(dict(state)), touch
@@ -75,10 +76,7 @@ class RecordedSystem(MutableMapping[str, Any]):
 
 
 class RecordedWorld:
-    """The systems of one scenario by name, and what its tools touch while they run.
-
-    Files below `folder` are named relative to it.
-    """
+    """The systems of a scenario, and a record of what its tools read and write. Files are relative to `folder`."""
 
     def __init__(self, world: Mapping[str, System], folder: Path) -> None:
         self.systems = {
@@ -86,16 +84,17 @@ class RecordedWorld:
         }
         self._folder = folder.resolve()
         self._touched: list[str] = []
-        self._made: set[Path] = set()  # by the call itself: what it removes again is not told
+        self._made: set[Path] = set()  # Files that the call itself created. Removing such a file is not recorded.
         self._late: list[str] = []
         self._running = False
-        self._before: set[threading.Thread] | None = None  # the threads when the last call began
-        self._left: dict[threading.Thread, str] = {}  # threads that outlived their call, and its tool
+        self._before: set[threading.Thread] | None = None  # The threads that ran when the last call started.
+        # The threads that ran longer than their call, with the name of the call's tool.
+        self._left: dict[threading.Thread, str] = {}
 
     def observe(self, event: ToolEvent) -> None:
-        """Record from the start of a tool's run to its end, and what the threads that it leaves write after that."""
+        """Record what a tool reads and writes while it runs, and what threads that it leaves running write later."""
         if not _CURRENT:
-            sys.addaudithook(_heard)  # it cannot be removed: one for the process
+            sys.addaudithook(_audit_hook)  # Only one audit hook is installed per process, because it cannot be removed.
         _CURRENT[:] = [self]
         alive = set(threading.enumerate())
         if event.action == "execute_start":
@@ -105,25 +104,27 @@ class RecordedWorld:
             self._left |= left
             self._running = False
             for thread in left:
-                with suppress(RuntimeError, AssertionError):  # it is not one of `threading`, or only about to start
-                    thread.join(_LATE_SECONDS)
+                # The thread is unknown to `threading`, or has not started yet.
+                with suppress(RuntimeError, AssertionError):
+                    thread.join(_JOIN_SECONDS)
 
     def take(self, called: Evaluation, manifest: EffectiveManifest) -> tuple[list[str], tuple[Mismatch, ...]]:
-        """Return the touches since the last call, each once, and a mismatch where the tool's class forbids some."""
+        """Return the recorded reads and writes, each once, and mismatches for those that the effect class forbids."""
         touched, self._touched, self._made = list(dict.fromkeys(self._touched)), [], set()
         late, self._late = dict.fromkeys(self._late), []
-        excess = tuple(Mismatch("late write", "a tool writes while its call runs", write) for write in late)
+        excess = tuple(Mismatch("late write", "a tool writes only during its call", write) for write in late)
         tool = manifest.tools.get(called.trace.tool_name or "")
         if tool is None:
             return touched, excess
         allowed = _ALLOWED[EffectClass.READ_INTERNAL if tool.pattern is Pattern.EXTRACTION else tool.effect_class]
         if tool.cli is not None and tool.program is not None:
-            # Its own program: the harness sees that it starts, and nothing that it does.
+            # The start of the tool's own program is allowed; its actions are not visible here.
             path = program_path(tool.cli.argv[0], tool.program)
             start, allowed = f"write external subprocess.Popen {path}", (*allowed, f"program {path}")
             touched = [f"program {path}" if touch == start else touch for touch in touched]
         if tool.pattern is Pattern.ACTION_STAGING and called.executed:
-            touched.append("write staging actions")  # by the library itself
+            # The action is written by tool-pdp and not by the tool, so the write is added here.
+            touched.append("write staging actions")
         forbidden = [touch for touch in touched if not touch.startswith(allowed)]
         if forbidden:
             may = f"{tool.effect_class} may {', '.join(allowed) or 'touch nothing'}"
@@ -137,33 +138,33 @@ class RecordedWorld:
         elif touch.startswith("write") and self._before is not None:
             self._late.append(f"{tool or 'no tool'}: {touch}")
 
-    def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Record a touch of something that is in no system: a file, a connection, a program."""
+    def record(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Record an access to something outside the simulated systems: a file, a connection or a program."""
         if not self._running and threading.current_thread() not in self._left:
             return
         if event in _OUTSIDE:
-            named = [one for one in arguments if isinstance(one, str | bytes | tuple | os.PathLike)][:1]
-            shown = [str(one) if isinstance(one, tuple) else os.fsdecode(one) for one in named]
+            named = [each for each in arguments if isinstance(each, str | bytes | tuple | os.PathLike)][:1]
+            shown = [str(each) if isinstance(each, tuple) else os.fsdecode(each) for each in named]
             self._touch(" ".join(("write external", event, *shown)))
         for at, folder in _ON_DISK.get(event, ()):
             named = arguments[at]
-            # What is opened by its number was opened by its name before.
+            # A file that is opened by its descriptor number was opened by its name before, so it is already recorded.
             if not (
                 isinstance(named, int) if event == "open" else event == "sqlite3.connect" and named in (":memory:", "")
             ):
                 path = _path(named, -1 if folder is None else arguments[folder])
-                self._hear_of(path, event, writes=event != "open" or bool(arguments[2] & _WRITES), leaves=at == 0)
+                self._record_file(path, event, writes=event != "open" or bool(arguments[2] & _WRITES), leaves=at == 0)
 
-    def _hear_of(self, path: Path, event: str, *, writes: bool, leaves: bool) -> None:
+    def _record_file(self, path: Path, event: str, *, writes: bool, leaves: bool) -> None:
         shown = path.relative_to(self._folder) if path.is_relative_to(self._folder) else path
         is_code = not writes and (path.suffix in (".py", ".pyc") or str(path).startswith(_OF_PYTHON))
         is_bytecode = path.name == "__pycache__" or (path.parent.name == "__pycache__" and ".pyc" in path.name)
-        # A folder is only ever opened to make something in it.
+        # Python opens a folder for writing only in order to create a file in it.
         if str(path) in _NO_FILES or is_code or is_bytecode or (event == "open" and writes and path.is_dir()):
             return
         if event in _REMOVING and leaves and path in self._made:
             self._made.remove(path)
-            self._touched = [one for one in self._touched if not one.endswith(f" internal file {shown}")]
+            self._touched = [each for each in self._touched if not each.endswith(f" internal file {shown}")]
             return
         if writes and not os.path.lexists(path):
             self._made.add(path)
@@ -171,18 +172,18 @@ class RecordedWorld:
 
 
 def _path(named: Any, folder: int) -> Path:
-    """The whole path of a file, which is named by its number or in a folder: one that is open, or -1."""
+    """Return the path of a file by its descriptor, or by its name in an open folder; -1 is the working directory."""
     if isinstance(named, int):
         return Path(f"/dev/fd/{named}").resolve()
     path = (Path() if folder == -1 else Path(f"/dev/fd/{folder}")) / os.fsdecode(named)
     return path.parent.resolve() / path.name
 
 
-# The world whose tools run: scenarios run one at a time.
+# The world of the one scenario that is running.
 _CURRENT: Final[list[RecordedWorld]] = []
 
 
-def _heard(event: str, arguments: tuple[Any, ...]) -> None:
+def _audit_hook(event: str, arguments: tuple[Any, ...]) -> None:
     if event in _ON_DISK or event in _OUTSIDE:
         for world in _CURRENT:
-            world.hear(event, arguments)
+            world.record(event, arguments)

@@ -1,6 +1,6 @@
 # METADATA
 # title: Hours
-# description: When the desk is staffed.
+# description: Notes are written only while the desk is staffed.
 package custom.concerns.hours
 
 import data.authz.lib.reason
