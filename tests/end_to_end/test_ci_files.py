@@ -1,7 +1,7 @@
-"""The workflow that `pdp init` writes, the action and GitLab's file: their steps are run in a fresh repository.
+"""The CI files for GitHub and GitLab work in a new repository.
 
-No runner is here. A step's `run` goes to bash as GitHub hands it over, with the variables of its `env`; what
-installs is left out, and `gh` is a program that writes down what it is asked.
+The steps run in bash with the variables of their `env`, as on a runner. Steps that install programs are left out. The
+program `gh` is replaced by a program that records its arguments.
 """
 
 import os
@@ -24,20 +24,20 @@ WORKFLOW: dict[Any, Any] = yaml.safe_load(project_files()[".github/workflows/pol
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "deploy/github/action.yml").read_text())
 JOB = WORKFLOW["jobs"]["policy"]
 GITLAB = re.findall(r"```yaml .gitlab-ci.yml\n(.*?)```", (ROOT / "docs/testing.md").read_text(), re.DOTALL)[0]
-DIFF = "What this change decides otherwise"
-COMMENT = "The reviewers read it in the pull request"
-GATE = "It may be released"
+DIFF = "Compare the decisions with the base branch"
+COMMENT = "Comment on the pull request"
+GATE = "Check whether the bundle may be released"
 COMPARING = (DIFF, COMMENT, GATE)
 
 
 def named(steps: list[dict[str, Any]]) -> dict[str, str]:
-    """What the steps run, by their names."""
+    """Return the scripts of the steps by the names of the steps, without the installation."""
     return {step["name"]: step["run"] for step in steps if "run" in step and step["name"] != "Install"}
 
 
 @pytest.fixture
 def repository(tmp_path: Path, opa: Path) -> Path:
-    """A repository with the project as it was made, and the programs of a runner beside it."""
+    """Create a repository with a new project, next to a folder with the programs of a CI runner."""
     folder, programs = tmp_path / "work", tmp_path / "bin"
     programs.mkdir()
     for name, content in project_files().items():
@@ -56,7 +56,6 @@ def repository(tmp_path: Path, opa: Path) -> Path:
 
 
 def git(folder: Path, *words: str) -> str:
-    """Run git, and return what it prints."""
     identity = ("-c", "user.name=ann", "-c", "user.email=ann@desk.example")
     return subprocess.run(
         ["git", *identity, *words], cwd=folder, capture_output=True, text=True, check=True
@@ -64,14 +63,14 @@ def git(folder: Path, *words: str) -> str:
 
 
 def commit(folder: Path) -> str:
-    """Commit all, and return the commit."""
+    """Commit all files and return the hash of the commit."""
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", "a change")
     return git(folder, "rev-parse", "HEAD")
 
 
 def bash(folder: Path, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a script as a runner does."""
+    """Run a script in bash with the options of a CI runner."""
     beside = folder.parent
     runner = {
         "PATH": f"{beside}/bin{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
@@ -86,7 +85,7 @@ def bash(folder: Path, script: str, **variables: str) -> subprocess.CompletedPro
 
 
 def run(folder: Path, base: str, steps: Collection[str]) -> dict[str, str]:
-    """Run steps, and return what those that fail print."""
+    """Run the named steps of the job, and return the output of each step that fails."""
     variables = {name: value for name, value in JOB["env"].items() if name in ("EXPLANATIONS", "SKIP")}
     done = {
         name: bash(folder, script, BASE=base, **variables)
@@ -98,7 +97,7 @@ def run(folder: Path, base: str, steps: Collection[str]) -> dict[str, str]:
 
 @pytest.mark.opa
 @pytest.mark.process
-def test_a_new_repository_passes_and_says_that_there_is_nothing_to_compare_with(repository: Path) -> None:
+def test_ci_of_a_new_repository_passes_without_a_comparison(repository: Path) -> None:
     steps = named(JOB["steps"]).keys() - {COMMENT}
 
     assert run(repository, "", steps) == {}
@@ -109,7 +108,7 @@ def test_a_new_repository_passes_and_says_that_there_is_nothing_to_compare_with(
 
 @pytest.mark.opa
 @pytest.mark.process
-def test_a_loosening_is_in_the_comment_and_stops_the_release_until_it_is_explained(repository: Path) -> None:
+def test_ci_comments_on_a_loosening_and_blocks_the_release_until_explained(repository: Path) -> None:
     base = git(repository, "rev-parse", "HEAD")
     manifest, governance = repository / "manifest.yaml", repository / "governance.yaml"
     written(manifest, manifest.read_text().replace("2026.01.1", "2026.01.2"))
@@ -126,7 +125,7 @@ def test_a_loosening_is_in_the_comment_and_stops_the_release_until_it_is_explain
 
     comment = (repository.parent / "comment.md").read_text()
     assert comment.startswith("<!-- pdp bundle diff -->\n")
-    assert "**loosens** Whoever holds desk.read may call refund\\_order; before, it took desk.refund." in comment
+    assert "**loosens** Calling refund\\_order requires desk.read; before, desk.refund." in comment
     assert (repository.parent / "asked").read_text().splitlines()[-1] == (
         f"api --method POST repos/desk/policy/issues/7/comments --field body=@{repository.parent}/comment.md"
     )
@@ -136,7 +135,7 @@ def test_a_loosening_is_in_the_comment_and_stops_the_release_until_it_is_explain
 
 @pytest.mark.process
 @pytest.mark.usefixtures("opa")
-def test_a_commit_that_was_not_fetched_is_no_first_release(repository: Path) -> None:
+def test_ci_does_not_mistake_a_missing_commit_for_a_first_release(repository: Path) -> None:
     done = bash(repository, named(JOB["steps"])[DIFF], BASE="0" * 40)
 
     assert (done.returncode, done.stdout) == (2, "")
@@ -145,7 +144,7 @@ def test_a_commit_that_was_not_fetched_is_no_first_release(repository: Path) -> 
 
 @pytest.mark.opa
 @pytest.mark.process
-def test_what_docs_say_for_gitlab_passes(repository: Path) -> None:
+def test_gitlab_file_in_the_docs_passes_in_a_new_repository(repository: Path) -> None:
     [job] = [job for job in yaml.safe_load(GITLAB).values() if isinstance(job, dict) and "script" in job]
     base = git(repository, "rev-parse", "HEAD")
     script = "\n".join(job["script"])
@@ -158,13 +157,13 @@ def test_what_docs_say_for_gitlab_passes(repository: Path) -> None:
     assert all((repository / file).exists() for file in job["artifacts"]["paths"])
 
 
-def test_the_action_has_the_steps_of_the_workflow() -> None:
+def test_github_action_has_the_same_steps_as_the_workflow() -> None:
     assert named(ACTION["runs"]["steps"]) == named(JOB["steps"])
 
 
 @pytest.mark.parametrize("steps", [JOB["steps"], ACTION["runs"]["steps"]], ids=["workflow", "action"])
-def test_steps_are_as_github_wants_them(steps: list[dict[str, Any]]) -> None:
-    """Known keys; an action by its major version; nothing that others wrote is put into a script."""
+def test_ci_steps_use_known_keys_and_no_text_that_others_can_set(steps: list[dict[str, Any]]) -> None:
+    """Actions are pinned to a major version. No script contains an expression whose value an outsider can choose."""
     keys = {"env", "if", "name", "run", "shell", "uses", "with", "working-directory"}
 
     assert [set(step) - keys for step in steps] == [set() for _ in steps]
@@ -173,10 +172,10 @@ def test_steps_are_as_github_wants_them(steps: list[dict[str, Any]]) -> None:
     assert not any("${{" in step.get("run", "") for step in steps)
 
 
-def test_the_files_ask_for_no_more_than_they_need() -> None:
+def test_ci_files_request_minimal_permissions() -> None:
     runs = [step for step in ACTION["runs"]["steps"] if "run" in step]
 
-    # YAML 1.1 reads the key `on` as true.
+    # The key `on` of the file becomes True, because YAML 1.1 reads it as a boolean.
     assert set(WORKFLOW) == {"name", True, "permissions", "jobs"}
     assert WORKFLOW[True] == {"push": {"branches": ["main"]}, "pull_request": None}
     assert WORKFLOW["permissions"] == {"contents": "read", "pull-requests": "write"}

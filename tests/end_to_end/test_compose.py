@@ -1,4 +1,4 @@
-"""The sidecar of docker-compose.yml: by Docker where an engine runs, and everywhere the same command as a process."""
+"""The sidecar of docker-compose.yml works: in Docker if Docker runs, otherwise as a process with the same command."""
 
 import http.client
 import os
@@ -18,7 +18,7 @@ from tests.support.servers.containers import no_docker
 from tests.support.servers.opa import free_port, opa_process
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-TOKEN = "a-token-of-the-test"  # noqa: S105
+TOKEN = "a-token-of-the-test"  # noqa: S105 - a token for tests
 
 
 def answers(port: int, method: str, path: str, body: str = "", token: str = TOKEN) -> int:
@@ -32,7 +32,7 @@ def answers(port: int, method: str, path: str, body: str = "", token: str = TOKE
 
 @pytest.fixture(scope="module")
 def port(opa: Path) -> Iterator[int]:
-    """The port of an OPA with the very arguments of the compose file; only address and folders are this machine's."""
+    """Run an OPA with the arguments of the compose file, except for address and folders, and yield the OPA's port."""
     service = COMPOSE["services"]["opa"]
     folders = dict(volume.split(":")[1::-1] for volume in service["volumes"])
     command = [argument.replace("0.0.0.0:8181", "127.0.0.1:{port}") for argument in service["command"]]
@@ -45,14 +45,14 @@ def port(opa: Path) -> Iterator[int]:
 
 @pytest.fixture
 def demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], Done]:
-    """Runs the demo against the OPA at a port, in this process."""
+    """Return a function that runs `pdp demo` in this process with the OPA that listens at a port."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("PDP_OPA_TOKEN", TOKEN)
     return lambda port: pdp("demo", "--engine", "sidecar", "--opa-url", f"http://127.0.0.1:{port}")
 
 
 @pytest.mark.opa
-def test_the_demo_runs_against_the_sidecar(port: int, demo: Callable[[int], Done]) -> None:
+def test_demo_runs_with_the_sidecar_of_the_compose_file(port: int, demo: Callable[[int], Done]) -> None:
     done = demo(port)
 
     assert (done.code, done.err) == (0, "")
@@ -60,8 +60,8 @@ def test_the_demo_runs_against_the_sidecar(port: int, demo: Callable[[int], Done
 
 
 @pytest.mark.opa
-def test_the_demo_waits_until_the_sidecar_is_healthy(opa: Path, port: int) -> None:
-    """By the very arguments of the compose file."""
+def test_health_check_passes_only_when_the_sidecar_answers(opa: Path, port: int) -> None:
+    """The health check runs with the arguments in the compose file."""
     _, program, *arguments = COMPOSE["services"]["opa"]["healthcheck"]["test"]
     with free_port() as nobody:
         healthy = [
@@ -90,13 +90,13 @@ def test_the_demo_waits_until_the_sidecar_is_healthy(opa: Path, port: int) -> No
         pytest.param("POST", "/v1/data/authz/decision", "another", id="decide with another token"),
     ],
 )
-def test_the_sidecar_does_nothing_else(port: int, method: str, path: str, token: str) -> None:
+def test_sidecar_rejects_other_requests_and_wrong_tokens(port: int, method: str, path: str, token: str) -> None:
     assert answers(port, method, path, "{}", token) == 401
 
 
 @pytest.mark.process
-def test_the_service_starts_with_its_configuration_and_is_healthy(tmp_path: Path) -> None:
-    """By the very arguments of the compose file; only port and folders are this machine's."""
+def test_service_of_the_compose_file_starts_and_is_healthy(tmp_path: Path) -> None:
+    """The service runs with the arguments in the compose file, except for the port and folders."""
     service = COMPOSE["services"]["service"]
     config: dict[str, Any] = yaml.safe_load((ROOT / "deploy/service.yaml").read_text())
     folders = dict(volume.split(":")[1::-1] for volume in service["volumes"])
@@ -129,16 +129,16 @@ def test_the_service_starts_with_its_configuration_and_is_healthy(tmp_path: Path
 
 @pytest.mark.process
 @pytest.mark.docker
-def test_docker_compose() -> None:
+def test_docker_compose_runs_the_demo() -> None:
     if reason := no_docker():
         pytest.skip(reason)
     compose = ["docker", "compose", "--file", str(ROOT / "docker-compose.yml")]
     environment = {**os.environ, "PDP_OPA_TOKEN": TOKEN}
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             [*compose, "up", "--build", "--exit-code-from", "demo"],
             capture_output=True, text=True, check=False, timeout=900, env=environment,
         )  # fmt: skip
-        assert told.returncode == 0, told.stdout + told.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
     finally:
         subprocess.run([*compose, "down"], check=False, env=environment, timeout=PATIENCE)

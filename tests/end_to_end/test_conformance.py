@@ -1,4 +1,4 @@
-"""docs/conformance.md is what its data file gives, and each row's quote, proofs and modules exist."""
+"""docs/conformance.md is generated from a data file. The quotes, tests and modules in every row of this file exist."""
 
 import ast
 import json
@@ -22,7 +22,7 @@ DOCUMENTS = {document.title: document for document in CONFORMANCE.documents}
 
 
 def text_of(document: SourceDocument) -> str:
-    """Return the document's text; skip the test where the documents are not beside the repository."""
+    """Return the text of a document. Skip the test if the documents are not in the folder next to the repository."""
     file = SEEDS / document.file
     if not file.is_file():
         pytest.skip("the five documents are not part of the repository: put them into ../shared/seeds")
@@ -58,7 +58,7 @@ def faults(row: Row) -> Iterator[str]:
 
 
 def quote_fault(row: Row, text: str) -> str | None:
-    """Return why the document does not have the quote at its line: its parts in their order, white space apart."""
+    """Return the fault if the document lacks the quote at the stated line, or None. White space is ignored."""
     lines = text.splitlines()[row.line - 1 :]
     first, rest = (" ".join("\n".join(part).split()) for part in (lines[:1], lines))
     at, latest = 0, len(first)
@@ -71,7 +71,9 @@ def quote_fault(row: Row, text: str) -> str | None:
     return None
 
 
-def test_the_page_is_what_the_data_file_gives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_conformance_page_equals_the_one_generated_from_the_data_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert main(["--check"]) == 0
     assert page(CONFORMANCE) == PAGE.read_text(encoding="utf-8")
     monkeypatch.setattr("scripts.conformance.PAGE", tmp_path / "page.md")
@@ -81,26 +83,26 @@ def test_the_page_is_what_the_data_file_gives(monkeypatch: pytest.MonkeyPatch, t
 
 
 @pytest.mark.parametrize("title", DOCUMENTS)
-def test_each_row_has_its_number_its_proofs_and_its_modules(title: str) -> None:
+def test_each_conformance_row_has_a_number_tests_and_modules(title: str) -> None:
     rows = DOCUMENTS[title].rows
 
     assert [f"{row.number}: {fault}" for row in rows for fault in faults(row)] == []
     assert [row.number for row in rows] == [*range(1, len(rows) + 1)]
 
 
-def test_no_statement_is_lost() -> None:
+def test_each_specification_document_has_all_expected_conformance_rows() -> None:
     assert [len(document.rows) for document in CONFORMANCE.documents] == [61, 30, 21, 37, 21]
 
 
 @pytest.mark.parametrize("title", DOCUMENTS)
-def test_each_quote_is_in_its_document(title: str) -> None:
+def test_each_conformance_quote_is_in_its_document_at_the_stated_line(title: str) -> None:
     text = text_of(DOCUMENTS[title])
 
     assert [f"{row.number}: {fault}" for row in DOCUMENTS[title].rows if (fault := quote_fault(row, text))] == []
 
 
-def test_the_printed_manifest_loads_unchanged_and_is_the_example_s() -> None:
-    """The example adds the names of its test packs, and nothing else."""
+def test_manifest_in_the_registry_document_loads_and_equals_the_example() -> None:
+    """Only the names of the test packs differ between the example and the document."""
     lines = text_of(DOCUMENTS["Tool registry"]).splitlines()
     printed = "\n".join(lines[lines.index("{") : lines.index("Manifest → LLM → PEP")])
     example = json.loads((ROOT / "examples/payments/manifest.json").read_bytes())
@@ -111,14 +113,14 @@ def test_the_printed_manifest_loads_unchanged_and_is_the_example_s() -> None:
     assert packs == [f"pack.tool.{tool.name}" for tool in manifest.tools]
 
 
-def test_the_memory_example_has_the_tools_of_the_document() -> None:
+def test_memory_example_has_the_tools_that_its_specification_document_lists() -> None:
     surface = text_of(DOCUMENTS["Tool boundary"]).partition("- Initial tool surface:")[2].partition("- Validation")[0]
     example = load_manifest(ROOT / "examples/memory/manifest.yaml")
 
     assert re.findall("`(.*)`", surface) == [tool.name for tool in example.tools]
 
 
-PROOF = "tests/manifest/test_load.py::test_the_registry_record_loads_as_printed"
+PROOF = "tests/manifest/test_load.py::test_tool_record_printed_in_the_registry_document_loads"
 SCENARIO = "examples/underwriting/scenarios.yaml: a quote is a draft"
 
 
@@ -133,7 +135,7 @@ SCENARIO = "examples/underwriting/scenarios.yaml: a quote is a draft"
         ({"missing": "a reason"}, ["in full, and `missing` is 'a reason'"]),
     ],
 )
-def test_a_wrong_row_is_found(changes: dict[str, Any], expected: list[str]) -> None:
+def test_conformance_check_reports_each_fault_in_a_row(changes: dict[str, Any], expected: list[str]) -> None:
     row = DOCUMENTS["Tool registry"].rows[0].model_copy(update=changes)
 
     found = list(faults(row))
@@ -153,14 +155,16 @@ def test_a_wrong_row_is_found(changes: dict[str, Any], expected: list[str]) -> N
         (1, "Tools are audited", False),
     ],
 )
-def test_a_quote_begins_at_its_line_and_has_the_words_of_the_document(line: int, says: str, found: bool) -> None:
+def test_conformance_check_rejects_a_quote_that_the_stated_document_line_does_not_contain(
+    line: int, says: str, found: bool
+) -> None:
     row = DOCUMENTS["Tool registry"].rows[0].model_copy(update={"line": line, "says": says})
 
     assert (quote_fault(row, "Tools are typed.\nEvery call\nis logged and audited.") is None) == found
 
 
 @pytest.mark.parametrize("changes", [{"holds": "mostly"}, {"says": "x" * 161}, {"proofs": []}, {"proof": ["x"]}])
-def test_a_row_of_another_form_is_refused(changes: dict[str, Any]) -> None:
+def test_malformed_conformance_row_is_rejected(changes: dict[str, Any]) -> None:
     row = {**DOCUMENTS["Tool registry"].rows[0].model_dump(), **changes}
     document = {"title": "A", "file": "a.txt", "rows": [row]}
 

@@ -1,4 +1,4 @@
-"""The tool contract document's engine with its registry: config and state, which a scenario has no functions for."""
+"""The clinical example of the tool contract document: its functions get config and state from the registry."""
 
 from types import ModuleType
 from typing import Any
@@ -20,7 +20,7 @@ SESSION: dict[str, Any] = {
 def registry() -> Registry:
     module = ModuleType("clinical_tools")
     file = CLINICAL / "tools.py"
-    exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)  # noqa: S102 - our own file
+    exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)  # noqa: S102 - a file of this repository
     registry = Registry.from_files(CLINICAL / "manifest.yaml")
     registry.bind("retrieve_evidence", module.retrieve_evidence)
     registry.bind("link_sources", module.link_sources)
@@ -33,7 +33,7 @@ def pep(registry: Registry) -> Pep:
 
 
 def retrieved(pep: Pep, arguments: dict[str, Any], **session: Any) -> Any:
-    """What a retrieval gives, and the state after it."""
+    """Call the retrieval tool, and return its result and the state after the call."""
     evaluation = pep.call({"tool": "retrieve_evidence", "arguments": arguments}, {**SESSION, **session})
     assert evaluation.outcome.failure is None
     assert evaluation.state is not None
@@ -63,7 +63,7 @@ ON_THE_WEB = {
         ),
     ],
 )  # fmt: skip
-def test_config_and_state_reach_the_function(
+def test_tool_function_gets_config_and_state(
     pep: Pep, session: dict[str, Any], evidence: list[Any], query: str
 ) -> None:
     result, _ = retrieved(pep, {"query": "metformin"}, **session)
@@ -71,7 +71,7 @@ def test_config_and_state_reach_the_function(
     assert result == {"evidence": evidence, "last_query": query}
 
 
-def test_no_model_fills_them_in(pep: Pep) -> None:
+def test_model_cannot_set_config_or_state(pep: Pep) -> None:
     evaluation = pep.call(
         {"tool": "retrieve_evidence", "arguments": {"query": "metformin", "patient_context": "age 70"}}, SESSION
     )
@@ -79,8 +79,8 @@ def test_no_model_fills_them_in(pep: Pep) -> None:
     assert evaluation.outcome.as_json()["rejection"]["code"] == "INVALID_PAYLOAD"
 
 
-def test_results_become_state_and_prompt(pep: Pep, registry: Registry) -> None:
-    """Evidence is appended and outlives the turn; the last query is replaced, and cleared."""
+def test_tool_results_are_merged_into_state_and_prompt(pep: Pep, registry: Registry) -> None:
+    """New evidence is appended and stays in the next turn. The last query is replaced, and the next turn clears it."""
     _, first = retrieved(pep, {"query": "metformin"})
     _, second = retrieved(pep, {"query": "contrast", "subquestion_ids": ["q1"]}, state=first)
     guideline = {**GUIDELINE, "subquestion": "q1"}
@@ -91,8 +91,8 @@ def test_results_become_state_and_prompt(pep: Pep, registry: Registry) -> None:
     assert registry.compiled.state.at_turn_start(second) == {"evidence": second["evidence"]}
 
 
-def test_a_plan_is_explained(pep: Pep) -> None:
-    """The document's four invariants, on one plan."""
+def test_plan_evaluation_names_the_violated_invariants(pep: Pep) -> None:
+    """The plan violates each of the four invariants in the document."""
     bundled = {"query": "metformin", "subquestion_ids": ["q1", "q2"]}
     steps = [
         {"tool": "retrieve_evidence", "arguments": bundled, "step_name": "all"},

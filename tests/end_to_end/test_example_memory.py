@@ -1,4 +1,4 @@
-"""The memory of the tool boundary document: its fixed codes, and decisions that can be repeated from the record."""
+"""The memory example of the tool boundary document: the fixed rejection codes, and repeated decisions."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -35,15 +35,14 @@ def engine(request: pytest.FixtureRequest, suite: Suite, opa: object) -> Iterato
 
 @pytest.fixture
 def memory() -> Any:
-    """An empty memory of the example."""
     module = ModuleType("memory_tools")
     file = MEMORY / "tools.py"
-    exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)  # noqa: S102 - our own file
+    exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)  # noqa: S102 - a file of this repository
     return module.Memory()
 
 
 def proposed(suite: Suite) -> list[tuple[Any, Any]]:
-    """Every proposal of the scenarios with its session, each in the run of its scenario."""
+    """Return each proposal of all scenarios with its session. The run id of the session names the scenario."""
     return [
         (proposal, suite.sessions[at][number])
         for at, scenario in enumerate(suite.scenarios)
@@ -53,19 +52,19 @@ def proposed(suite: Suite) -> list[tuple[Any, Any]]:
 
 
 def called(suite: Suite, engine: Engine, memory: Any) -> list[Evaluation]:
-    """Every proposal of the scenarios, called on one memory."""
+    """Call the proposals of all scenarios on the same memory."""
     pep = Pep(suite.manifest, engine, tools=memory.tools())
     return [pep.call(proposal, session) for proposal, session in proposed(suite)]
 
 
 def repeatable(evaluation: Evaluation) -> bytes:
-    """All that is said of a call but the decision's id, which is new each time."""
+    """Return the evaluation as JSON without the decision id, which differs between repeated decisions."""
     return canonical({**evaluation.as_json(), "decision_id": None})
 
 
-def test_a_decision_can_be_repeated_from_the_record(suite: Suite, engine: Engine, memory: Any) -> None:
+def test_repeating_a_request_gives_the_same_decision(suite: Suite, engine: Engine, memory: Any) -> None:
     evaluations = called(suite, engine, memory)
-    asked = [one for one in evaluations if one.request is not None]
+    asked = [each for each in evaluations if each.request is not None]
     differing = []
     for evaluation in asked:
         again = engine.decide_body(canonical(evaluation.request))
@@ -80,7 +79,7 @@ def test_a_decision_can_be_repeated_from_the_record(suite: Suite, engine: Engine
     assert len(asked) > 20
 
 
-def test_the_same_proposals_and_sessions_have_the_same_outcomes(suite: Suite, engine: Engine) -> None:
+def test_repeated_proposals_with_equal_sessions_have_the_same_outcomes(suite: Suite, engine: Engine) -> None:
     def stand_in(**_: Any) -> None:
         return None
 
@@ -98,21 +97,24 @@ def test_the_same_proposals_and_sessions_have_the_same_outcomes(suite: Suite, en
     }  # fmt: skip
 
 
-def test_no_call_reaches_the_canonical_memory(suite: Suite, engine: Engine, memory: Any) -> None:
+def test_no_call_of_the_memory_example_writes_to_the_canonical_memory(
+    suite: Suite, engine: Engine, memory: Any
+) -> None:
     evaluations = called(suite, engine, memory)
 
     assert memory.canonical == ()
-    results = [one.result for one in evaluations if one.executed]
-    # What is proposed again with the same sources is filed once: the keys are derived from the arguments.
-    assert [one for one in memory.proposals if one not in results] == []
-    assert {one["kind"] for one in memory.proposals} == {
+    results = [each.result for each in evaluations if each.executed]
+    # The key is derived from the arguments, so a second proposal with the same arguments is not filed as a new
+    # proposal.
+    assert [each for each in memory.proposals if each not in results] == []
+    assert {each["kind"] for each in memory.proposals} == {
         "observation", "entity", "proposition", "support", "contradiction", "test", "test result", "consolidation",
         "archival",
     }  # fmt: skip
-    assert [one for one in memory.proposals if not one["provenance"]] == []
+    assert [each for each in memory.proposals if not each["provenance"]] == []
 
 
-def test_every_source_of_what_was_filed_is_in_the_record(suite: Suite, engine: Engine, memory: Any) -> None:
+def test_audit_log_has_every_source_of_a_filed_proposition(suite: Suite, engine: Engine, memory: Any) -> None:
     audit = MemoryAudit()
     pep = Pep(suite.manifest, engine, tools=memory.tools(), audit=audit)
     filed = [
@@ -128,13 +130,13 @@ def test_every_source_of_what_was_filed_is_in_the_record(suite: Suite, engine: E
     assert {event["type"].rpartition(".")[2] for event in audit.events if event["sources"]} == {"dispatch", "result"}
 
 
-def test_every_fixed_code_is_given(suite: Suite, engine: Engine, memory: Any) -> None:
-    rejections = [one.outcome.rejection for one in called(suite, engine, memory)]
+def test_scenarios_produce_every_fixed_rejection_code(suite: Suite, engine: Engine, memory: Any) -> None:
+    rejections = [each.outcome.rejection for each in called(suite, engine, memory)]
 
     assert {rejection.code for rejection in rejections if rejection is not None} == set(RejectionCode)
 
 
-def test_the_reason_of_a_canonical_write(suite: Suite, engine: Engine) -> None:
+def test_canonical_write_is_rejected_with_its_reason(suite: Suite, engine: Engine) -> None:
     arguments = {
         "entity_id": "lamp", "statement": "It is broken", "confidence": 0.5, "state": "consolidated",
         "source_ids": ["obs-1"],
@@ -155,8 +157,8 @@ def test_the_reason_of_a_canonical_write(suite: Suite, engine: Engine) -> None:
     assert (evaluation.verdict, [str(trip.resolution) for trip in evaluation.trips]) == (None, ["rejected"])
 
 
-def test_governance_forbids_a_canonical_write_without_an_invariant(engine: Engine, memory: Any) -> None:
-    """The policy author says which tool writes canonical memory; no call of it runs, alone, in a plan or corrected."""
+def test_governance_alone_forbids_writes_to_the_canonical_memory(engine: Engine, memory: Any) -> None:
+    """Governance names the tool that writes the canonical memory, so no call of this tool runs, even in a plan."""
     governance = b'{"actions": {"request_consolidation": {"writes": "canonical"}}}'
     effective = load_effective(MEMORY / "manifest.yaml", "governance.json", governance_text=governance)
     payload = {"proposition_id": "p-2", "note": "Settled", "source_ids": ["obs-1"]}
@@ -168,7 +170,7 @@ def test_governance_forbids_a_canonical_write_without_an_invariant(engine: Engin
             "status": "rejected",
             "rejection": {
                 "code": "DIRECT_CANONICAL_WRITE_FORBIDDEN",
-                "reason": "request_consolidation writes canonical memory, and no model may call it: propose the change "
+                "reason": "request_consolidation writes canonical memory, so no model may call it: propose the change "
                 "instead",
             },
         }
@@ -179,7 +181,7 @@ def test_governance_forbids_a_canonical_write_without_an_invariant(engine: Engin
 
 
 def rule(**fields: Any) -> Invariants:
-    """An invariant of a manifest that states a code."""
+    """Return invariants with a single rule. The rule rejects calls with this code."""
     stated = {"id": "R", "rule": "the rule", "check": "call.a == 1", "rejection": "MISSING_PROVENANCE", **fields}
     return Invariants([Invariant.model_validate(stated)])
 
@@ -194,12 +196,12 @@ def rule(**fields: Any) -> Invariants:
         pytest.param(
             rule(correct={"set": {"b": 1}}),
             {"a": 2, "b": 1},
-            ("R: the rule (its correction does not help)", "MISSING_PROVENANCE"),
+            ("R: the rule (the invariant's correction changes nothing)", "MISSING_PROVENANCE"),
             id="not corrected",
         ),
     ],
 )
-def test_the_code_of_an_invariant(
+def test_invariant_rejects_a_call_with_its_code(
     rules: Invariants, arguments: dict[str, Any], expected: tuple[str, str] | None
 ) -> None:
     result = rules.applied(arguments, InvariantContext({}, {}), lambda _: None)
@@ -207,14 +209,14 @@ def test_the_code_of_an_invariant(
     assert result.rejection == (None if expected is None else Rejection(RejectionCode(expected[1]), expected[0]))
 
 
-def test_a_rule_that_cannot_be_asked_gives_no_code_of_its_own() -> None:
+def test_invariant_that_cannot_be_evaluated_rejects_with_the_general_code() -> None:
     rejection = rule(check="call.a < 1").applied({"a": "one"}, InvariantContext({}, {}), lambda _: None).rejection
 
     assert rejection is not None
     assert (rejection.reason.partition(":")[0], rejection.code) == ("R", "INVALID_PAYLOAD")
 
 
-def test_a_code_that_is_not_fixed_is_a_fault_of_the_manifest() -> None:
+def test_unknown_code_of_an_invariant_is_a_manifest_fault() -> None:
     text = (MEMORY / "manifest.yaml").read_bytes().replace(b"DIRECT_CANONICAL_WRITE_FORBIDDEN", b"CANONICAL_WRITE")
 
     with pytest.raises(FileFaultsError) as caught:

@@ -1,4 +1,4 @@
-"""The underwriter's agent: by which rule of its pattern each failing scenario fails, and a replay with its pins."""
+"""In the underwriting example, each failing scenario breaks one rule, and runs can be replayed with pinned versions."""
 
 from collections.abc import Iterator
 from types import ModuleType
@@ -29,26 +29,26 @@ CONVERT = {
 }
 
 RULES = {
-    "evidence out of another document proves nothing": "extraction.foreign_evidence",
-    "a verdict that no rule explains is none": "validation.unexplained",
+    "evidence from another document is rejected": "extraction.foreign_evidence",
+    "a verdict that no rule explains is rejected": "validation.unexplained",
     "the same candidate and rule pack have one verdict": "validation.not_reproducible",
     "a submission of another ontology is not validated": "validation.other_ontology",
-    "whatever calls itself issued is not delivered as a quote": "composition.not_a_draft",
-    "nor is anybody surer than sure": "result schema",
-    "a risk that no band knows is said so, and is put into none": "classify.out_of_distribution",
-    "a band that was never declared is none": "classify.out_of_distribution",
+    "a quote that claims to be issued is not delivered": "composition.not_a_draft",
+    "a confidence above one is rejected": "result schema",
+    "a risk that fits no band is reported without a band": "classify.out_of_distribution",
+    "an undeclared band is rejected": "classify.out_of_distribution",
     "another answer for the same premium in one run is no conversion": "conversion.not_reproducible",
-    "what the register does not have is a typed exception": "not_found",
-    "what a policy turns out to carry is not handed to who is not cleared for it": "aggregation.marking_not_cleared",
-    "a snapshot that this run has not retrieved from is no evidence": "evidence.unknown_snapshot",
+    "a policyholder that the register does not have is a typed error": "not_found",
+    "a result with markings is withheld from a subject without clearance": "aggregation.marking_not_cleared",
+    "a snapshot of another run does not count as evidence": "evidence.unknown_snapshot",
     "more passages than were asked for are not delivered": "search.too_many",
-    "a key that stands for one policy stands for no other": "action_staging.refused",
-    "approval is asked for an action or a decision, and for nothing else": "approval_request.other_subject",
-    "what waits for nobody's approval is no subject of a task": "approval_request.nothing_pending",
-    "what was not staged is not committed": "commit.unstaged",
-    "nor is what was staged otherwise": "commit.unstaged",
+    "an idempotency key cannot be reused for another policy": "action_staging.refused",
+    "a task asks for approval of an action or a decision only": "approval_request.other_subject",
+    "a task needs an action that waits for approval": "approval_request.nothing_pending",
+    "an action that was not staged is not committed": "commit.unstaged",
+    "an action with other staged arguments is not committed": "commit.unstaged",
 }
-"""Of every scenario in which a tool fails: the rule, or the kind of exception."""
+"""For each scenario in which a tool fails, the broken rule or the kind of exception."""
 
 
 @pytest.fixture(scope="module")
@@ -64,37 +64,37 @@ def engine(manifest: EffectiveManifest) -> Iterator[Engine]:
 
 @pytest.fixture
 def example() -> ModuleType:
-    """The example's tools file, run anew."""
+    """Load the example's tools file as a new module."""
     module = ModuleType("underwriting_tools")
     file = UNDERWRITING / "tools.py"
-    exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)  # noqa: S102 - our own file
+    exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)  # noqa: S102 - a file of this repository
     return module
 
 
 @pytest.mark.opa
-def test_each_failing_scenario_fails_by_the_rule_that_it_is_about(opa: object) -> None:
+def test_each_failing_scenario_breaks_exactly_its_named_rule(opa: object) -> None:
     suite = load_suite(UNDERWRITING / "scenarios.yaml")
     with open_suite_engine(suite, "embedded") as engine:
         results = Runner(suite, engine).run_all()
 
     assert [result.name for result in results if not result.passed] == []
-    found = {
+    broken = {
         result.name: failure.details.get("rule", failure.details.get("kind", "result schema"))
         for result in results
         for step in result.steps
         for evaluation in step.evaluations
         if (failure := evaluation.outcome.failure) is not None
     }
-    assert found == RULES
+    assert broken == RULES
 
 
-def test_every_pattern_has_a_tool(manifest: EffectiveManifest) -> None:
+def test_every_tool_pattern_has_a_tool_in_the_example(manifest: EffectiveManifest) -> None:
     patterns = [entry.pattern for entry in manifest.tools.values() if entry.pattern is not None]
 
     assert set(patterns) == set(Pattern)
 
 
-def test_a_replay_has_the_rates_of_the_run_that_it_replays(
+def test_replayed_call_uses_the_exchange_rates_of_the_original_run(
     manifest: EffectiveManifest, engine: Engine, example: ModuleType
 ) -> None:
     tools = example.tools()
@@ -111,10 +111,10 @@ def test_a_replay_has_the_rates_of_the_run_that_it_replays(
         assert canonical([replayed.result, replayed.pins]) == canonical([evaluation.result, evaluation.pins])
 
 
-def test_the_register_is_asked_anew_when_its_version_changes(
+def test_record_is_looked_up_again_when_the_register_version_changes(
     manifest: EffectiveManifest, engine: Engine, example: ModuleType
 ) -> None:
-    """Two runs share nothing, and one run remembers what it has asked of one version."""
+    """Records are cached by version for one run. A second run does not use the cache of the first run."""
     versions = iter(("r-1", "r-1", "r-2", "r-2"))
     asked: list[str] = []
 
@@ -122,8 +122,8 @@ def test_the_register_is_asked_anew_when_its_version_changes(
         asked.append(identifier)
         return example.Register().lookup_policyholder(identifier, source)
 
-    told = example.Deployment(source_versions={"register": lambda: next(versions)})
-    pep = Pep(manifest, engine, tools={"lookup_policyholder": lookup_policyholder}, deployment=told)
+    deployment = example.Deployment(source_versions={"register": lambda: next(versions)})
+    pep = Pep(manifest, engine, tools={"lookup_policyholder": lookup_policyholder}, deployment=deployment)
     lookup = {"tool": "lookup_policyholder", "arguments": {"identifier": "ph-1", "source": {"id": "register"}}}
 
     executed = [pep.call(lookup, SESSION).executed for _ in range(4)]
@@ -132,7 +132,7 @@ def test_the_register_is_asked_anew_when_its_version_changes(
 
 
 @pytest.mark.parametrize("kind", ["action", "decision"])
-def test_a_task_and_its_approval_know_of_each_other(
+def test_human_task_contains_the_approval_id_and_the_approval_contains_the_task(
     manifest: EffectiveManifest, engine: Engine, example: ModuleType, kind: str
 ) -> None:
     approvals, audit = Approvals(), MemoryAudit()

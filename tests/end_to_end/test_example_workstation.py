@@ -1,4 +1,4 @@
-"""The workstation of the tool layer document: what its scenarios cannot say, and its agent as a process."""
+"""The workstation example of the tool layer document: its tools, and its agent in a separate process."""
 
 import os
 import signal
@@ -31,14 +31,14 @@ SESSION = {"claims": {"sub": "ann", "emts": {"files.read": True}}}
 
 
 def agent(*options: object) -> str:
-    """What the agent prints, run as a process from the repository's folder."""
+    """Run the agent in a process, in the repository's folder, and return its output."""
     done = started(*options)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
 def started(*options: object, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
-    """What the agent came to, run likewise."""
+    """Run the agent in a process, in the repository's folder, and return the completed process with its exit code."""
     return subprocess.run(
         [sys.executable, str(WORKSTATION / "agent.py"), *map(str, options)],
         stdout=stdout, stderr=subprocess.PIPE, check=False, cwd=ROOT, env=environment(), timeout=PATIENCE, text=True,
@@ -46,7 +46,7 @@ def started(*options: object, stdout: int = subprocess.PIPE) -> subprocess.Compl
 
 
 @pytest.mark.process
-def test_the_agent_prints_what_its_readme_says() -> None:
+def test_agent_prints_the_output_in_its_readme() -> None:
     readme = (WORKSTATION / "README.md").read_text(encoding="utf-8")
 
     assert agent() == AGENT
@@ -54,7 +54,7 @@ def test_the_agent_prints_what_its_readme_says() -> None:
 
 
 @pytest.mark.process
-def test_a_tool_whose_folder_is_not_there_is_not_available(tmp_path: Path) -> None:
+def test_tool_read_file_is_unavailable_if_its_folder_does_not_exist(tmp_path: Path) -> None:
     lines = agent("--folder", tmp_path / "nowhere").splitlines()
 
     assert lines[:3] == [
@@ -68,15 +68,17 @@ def test_a_tool_whose_folder_is_not_there_is_not_available(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (None, "cannot be read: No such file or directory\n    hint: name a bundle file\n"),
+        (None, "cannot be read: No such file or directory\n    hint: give the path of a bundle file\n"),
         (
             b"no bundle at all",
-            "not a gzip file, or a damaged one\n    hint: copy the file again, or build it with `pdp bundle build`\n",
+            "damaged, or not a gzip file\n    hint: copy the file again, or build the bundle with `pdp bundle build`\n",
         ),
     ],
     ids=["missing", "damaged"],
 )
-def test_a_bundle_that_is_none(content: bytes | None, complaint: str, tmp_path: Path) -> None:
+def test_agent_with_a_missing_or_damaged_bundle_exits_with_2(
+    content: bytes | None, complaint: str, tmp_path: Path
+) -> None:
     bundle = tmp_path / "b.tar.gz"
     if content is not None:
         bundle.write_bytes(content)
@@ -87,7 +89,7 @@ def test_a_bundle_that_is_none(content: bytes | None, complaint: str, tmp_path: 
 
 
 @pytest.mark.process
-def test_who_closes_the_pipe_ends_the_agent_in_silence() -> None:
+def test_closed_pipe_ends_the_agent_without_a_message() -> None:
     read, write = os.pipe()
     os.close(read)
     try:
@@ -99,7 +101,7 @@ def test_who_closes_the_pipe_ends_the_agent_in_silence() -> None:
 
 
 @pytest.mark.opa
-def test_with_its_own_policies_the_agent_is_denied_before_the_tool_is_asked(tmp_path: Path, opa: Path) -> None:
+def test_custom_policies_deny_a_call_before_the_tool_runs(tmp_path: Path, opa: Path) -> None:
     bundle = tmp_path / "workstation.tar.gz"
     built = pdp(
         "bundle", "build", "-o", bundle, "--policies", WORKSTATION / "policies", "-m", WORKSTATION / "manifest.yaml",
@@ -107,7 +109,7 @@ def test_with_its_own_policies_the_agent_is_denied_before_the_tool_is_asked(tmp_
     )  # fmt: skip
     assert (built.code, built.err) == (0, "")
 
-    denied = "POLICY_VIOLATION: DENY: files.outside: The path does not stay below the working folder."
+    denied = "POLICY_VIOLATION: DENY: files.outside: The path leads out of the working folder."
     expected = AGENT.replace("TOOL_EXECUTION_FAILED: argument path: leads out of the working folder", denied)
     assert agent("--bundle", bundle) == expected
 
@@ -120,12 +122,12 @@ def registry() -> Registry:
 
 
 def workstation(folder: Path | None, **options: Any) -> Any:
-    """A workstation of the example on that folder."""
+    """Return a workstation of the example that works in the folder."""
     functions, _ = ToolsFile(WORKSTATION / "tools.py").read(())
     return type(functions["read_file"].__self__)(folder, **options)  # type: ignore[attr-defined]
 
 
-def test_what_is_not_there_or_not_granted_is_not_listed(
+def test_agent_does_not_list_unavailable_or_ungranted_tools(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     example = workstation(None)
@@ -133,22 +135,22 @@ def test_what_is_not_there_or_not_granted_is_not_listed(
     registry.bind("read_file", example.read_file, available=example.folder_is_there)
     ungranted = Registry.from_files(WORKSTATION / "manifest.yaml", governance=WORKSTATION / "governance.yaml")
 
-    assert {one.name: one.reason for one in registry.check_availability()} == {
+    assert {each.name: each.reason for each in registry.check_availability()} == {
         "grep_files": "", "read_file": "no working folder is configured", "roll_dice": "",
     }  # fmt: skip
-    assert [one["function"]["name"] for one in registry.definitions()] == ["grep_files", "roll_dice"]
-    assert {one.name: one.reason for one in ungranted.check_availability()} == {
+    assert [each["function"]["name"] for each in registry.definitions()] == ["grep_files", "roll_dice"]
+    assert {each.name: each.reason for each in ungranted.check_availability()} == {
         "grep_files": "capability filesystem is not granted", "read_file": "no function is bound",
         "roll_dice": "no function is bound",
     }  # fmt: skip
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert next(one.reason for one in registry.check_availability()) == "program grep is not found"
+    assert next(each.reason for each in registry.check_availability()) == "program grep is not found"
 
 
-def test_a_call_to_a_tool_that_is_not_available_is_still_tried(
+def test_runner_reports_a_call_to_an_unavailable_tool(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dispatch does not ask; whoever runs the tool says so."""
+    """The enforcement point does not check the availability of a tool, so the tool's runner reports the failure."""
     pep = Pep.from_registry(registry)
     monkeypatch.setenv("PATH", str(tmp_path))
 
@@ -161,7 +163,7 @@ def test_a_call_to_a_tool_that_is_not_available_is_still_tried(
     )  # fmt: skip
 
 
-def test_a_link_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
+def test_file_tool_does_not_follow_a_link_out_of_its_folder(tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("secret")
     folder = tmp_path / "files"
     folder.mkdir()
@@ -183,11 +185,11 @@ def test_a_link_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
         "argument path: leads out of the working folder",
         "argument path: is no file of the working folder",
         "argument path: is no file of the working folder",
-        "argument path: is no text in UTF-8",
+        "argument path: is not UTF-8 text",
     ]
 
 
-def test_dice_without_seed_stay_within_their_sides() -> None:
+def test_dice_tool_without_a_seed_returns_only_numbers_that_the_dice_have() -> None:
     rolled = workstation(None).roll_dice(10, 4)
 
     assert set(rolled["results"]) <= {1, 2, 3, 4}

@@ -1,4 +1,4 @@
-"""The examples and the baseline's own suites: what they reach, and that nothing admits a tool that nobody declared."""
+"""The examples and baseline scenarios are complete, and no option of `pdp decide` allows an undeclared tool."""
 
 import json
 import os
@@ -29,13 +29,13 @@ SHELL = {"tool": "shell_exec", "arguments": {"command": "id"}}
 
 
 CONTRACTS = ("clinical", "memory", "underwriting", "workstation")
-"""The examples of tool contracts, each with policies of its own."""
+"""The examples about tool contracts. Each has its own policies."""
 
 WITH_POLICIES = sorted(folder.parent.name for folder in (ROOT / "examples").glob("*/policies"))
 
 
 @pytest.mark.parametrize("name", ["assistant", *WITH_POLICIES])
-def test_each_readme_names_its_command(name: str) -> None:
+def test_each_example_readme_names_its_command(name: str) -> None:
     readme = (ROOT / "examples" / name / "README.md").read_text(encoding="utf-8")
 
     assert f"\n    pdp test examples/{name}\n" in readme
@@ -44,12 +44,12 @@ def test_each_readme_names_its_command(name: str) -> None:
 @pytest.mark.opa
 @pytest.mark.process
 @pytest.mark.parametrize("folder", [f"examples/{name}" for name in WITH_POLICIES])
-def test_unit_tests_of_policies_pass_as_the_readme_runs_them(folder: str, opa: Path) -> None:
-    """The baseline's own are a step of `scripts/test`."""
+def test_policy_unit_tests_pass_with_the_command_of_the_readme(folder: str, opa: Path) -> None:
+    """In `scripts/test`, a separate step runs the unit tests of the baseline."""
     readme = (ROOT / folder / "README.md").read_text(encoding="utf-8")
     [command] = re.findall(r"^ *opa (test policies.*)", readme, re.MULTILINE)
     assert "--timeout" not in command
-    # A busy machine collects garbage slowly, and OPA's time-out holds for each test.
+    # OPA collects garbage less often. Otherwise the unit tests would exceed OPA's time-out on a busy machine.
     spared = {**os.environ, "GOGC": "800"}
     done = subprocess.run(
         [opa, *shlex.split(command, comments=True)], cwd=ROOT, env=spared, capture_output=True, text=True, check=False
@@ -59,23 +59,23 @@ def test_unit_tests_of_policies_pass_as_the_readme_runs_them(folder: str, opa: P
 
 
 @pytest.mark.parametrize("folder", ["tests/scenarios", "examples"])
-def test_each_scenario_says_why(folder: str) -> None:
-    """What they come to, on both engines, and what they reach is a step of its own in `scripts/test`."""
+def test_each_example_scenario_says_why_the_scenario_exists(folder: str) -> None:
+    """In `scripts/test`, a separate step runs the scenarios on both engines."""
     suites = [read_document(file).value for file in find_suites([ROOT / folder])]
 
     assert [scenario["name"] for suite in suites for scenario in suite["scenarios"] if not scenario.get("why")] == []
 
 
 @pytest.mark.parametrize("folder", [BASELINE, EXAMPLE, RAG], ids=lambda folder: folder.name)
-def test_some_scenarios_are_golden(folder: Path) -> None:
-    """That each keeps to the manifest is what running it shows."""
+def test_each_suite_has_at_least_six_golden_scenarios(folder: Path) -> None:
+    """Golden scenarios also check the manifest, so each suite needs some golden scenarios."""
     suites = [read_document(file).value for file in find_suites([folder])]
 
     assert sum(scenario.get("golden", False) for suite in suites for scenario in suite["scenarios"]) >= 6
 
 
-def test_the_baselines_scenarios_expect_every_obligation() -> None:
-    """Coverage counts reason codes, and an obligation has none."""
+def test_baseline_scenarios_expect_every_obligation() -> None:
+    """The coverage report counts reason codes but not obligations, so this test counts the obligations."""
     folders = [ROOT / "policies", BASELINE / "concerns"]
     sites = rule_sites(collect(folders[0], folders))
     expected = {name for file in find_suites([BASELINE]) for name in obligations(read_document(file).value)}
@@ -84,7 +84,6 @@ def test_the_baselines_scenarios_expect_every_obligation() -> None:
 
 
 def obligations(scenarios: Any) -> Iterator[str]:
-    """The ids of obligations that scenarios expect."""
     for name, value in scenarios.items() if isinstance(scenarios, dict) else enumerate(scenarios):
         if name == "obligations":
             yield from (expected if isinstance(expected, str) else expected["id"] for expected in value)
@@ -93,23 +92,23 @@ def obligations(scenarios: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", ["assistant", *CONTRACTS])
-def test_each_manifest_is_without_fault_or_warning(name: str) -> None:
+def test_manifest_of_each_example_has_no_fault_or_warning(name: str) -> None:
     folder = ROOT / "examples" / name
     governance = ["--governance", folder / "governance.yaml"] if (folder / "governance.yaml").exists() else []
 
     done = pdp("manifest", "lint", folder / "manifest.yaml", *governance)
 
-    # Their tools name no sources; the documents that these examples are of do not ask for any.
+    # The documents of these two examples require no sources, so the warning about missing sources is accepted.
     known = "has effects and no `writes: proposal`, no `provenance`"
     unsourced = known if name in ("assistant", "underwriting") else "no such"
     warnings = [line for line in done.err.splitlines() if ": warning: " in line and not line.endswith(unsourced)]
     assert (done.code, warnings) == (0, [])
 
 
-def test_the_retrieval_entry_is_the_documents() -> None:
+def test_retrieval_manifest_entry_equals_the_entry_in_the_document() -> None:
     tools = json.loads((RAG / "manifest.json").read_bytes())["tools"]
 
-    # Tool registry document, "RAG tools in the same model".
+    # The entry is copied from the section "RAG tools in the same model" of the tool registry document.
     assert tools[0] == {
         "name": "retrieve_documents",
         "schema": {
@@ -122,8 +121,8 @@ def test_the_retrieval_entry_is_the_documents() -> None:
     }
 
 
-def test_a_high_risk_tool_without_idempotency_does_not_load(tmp_path: Path) -> None:
-    # Tool registry document, failure class "risk mismatch".
+def test_high_risk_tool_without_idempotency_does_not_load(tmp_path: Path) -> None:
+    # The tool registry document calls this failure "risk mismatch".
     manifest = json.loads((EXAMPLE / "manifest.json").read_bytes())
     del manifest["tools"][2]["idempotency_required"]
 
@@ -132,14 +131,14 @@ def test_a_high_risk_tool_without_idempotency_does_not_load(tmp_path: Path) -> N
 
     assert [(fault.message, fault.hint) for fault in caught.value.faults if not fault.warning] == [
         (
-            "high risk tier without idempotency",
+            "a tool with a high risk tier needs idempotency",
             "write `idempotency: {required: true}`; or declare an effect class without side effects",
         )
     ]
 
 
-# No flag, variable or debug switch admits a tool that nobody declared (tool registry document, block paths: "Debug flag
-# exposes undeclared tools, should never ship").
+# No flag, variable or debug switch allows an undeclared tool, as the tool registry document demands (block paths:
+# "Debug flag exposes undeclared tools, should never ship").
 
 OPEN_CONCERN = """# METADATA
 # title: Open
@@ -163,15 +162,15 @@ SWITCHES = (
 
 
 def shell(*options: object, **files: object) -> Done:
-    """`pdp decide` on a proposal to run a shell."""
+    """Run `pdp decide` on a proposal to call an undeclared tool that runs a shell."""
     needed = {**OPTIONS, **{f"-{name}": file for name, file in files.items()}}
     words = [word for option in needed.items() for word in option]
     return pdp("decide", "-", *words, *options, stdin=json.dumps(SHELL).encode())
 
 
 def rejected(done: Done) -> bool:
-    """Whether the call was rejected by the contract, and the policy never asked."""
-    # Rules for it are for nobody, and that is said.
+    """Return whether the call was rejected by the contract, before the policy was evaluated."""
+    # If governance names the undeclared tool, the command prints a warning.
     assert done.err == "" or "warning: action `shell_exec` belongs to no tool of the manifest\n" in done.err
     outcome, trace = done.json["outcome"], done.json["trace"]
     return (done.code, outcome["status"], outcome["rejection"]["code"], done.json["verdict"], trace["in_manifest"]) == (
@@ -181,7 +180,7 @@ def rejected(done: Done) -> bool:
 
 @pytest.fixture
 def options(tmp_path: Path, opa: Path) -> dict[str, list[list[object]]]:
-    """Each option of `pdp decide`, with what somebody would try who wants the tool admitted."""
+    """Return values for each option of `pdp decide` that might allow the undeclared tool."""
     concern = tmp_path / "custom/concerns/open"
     concern.mkdir(parents=True)
     (concern / "open.rego").write_text(OPEN_CONCERN)
@@ -206,35 +205,35 @@ def options(tmp_path: Path, opa: Path) -> dict[str, list[list[object]]]:
 
 
 @pytest.mark.opa
-def test_no_option_admits_an_undeclared_tool(options: dict[str, list[list[object]]]) -> None:
+def test_no_option_of_decide_allows_an_undeclared_tool(options: dict[str, list[list[object]]]) -> None:
     tried = {(name, *words[::2]): rejected(shell("--json", *words)) for name, ways in options.items() for words in ways}
 
     assert tried == dict.fromkeys(tried, True)
 
 
 @pytest.mark.opa
-def test_all_options_at_once_admit_no_undeclared_tool(options: dict[str, list[list[object]]]) -> None:
+def test_all_options_of_decide_together_allow_no_undeclared_tool(options: dict[str, list[list[object]]]) -> None:
     together = [word for name in ("session", "data", "policies", "audit") for words in options[name] for word in words]
 
     assert rejected(shell("--json", *together))
 
 
 @pytest.mark.opa
-def test_every_option_was_tried(options: dict[str, list[list[object]]]) -> None:
+def test_every_option_of_decide_is_tried_with_an_undeclared_tool(options: dict[str, list[list[object]]]) -> None:
     command = typer.main.get_command(app).get_command(None, "decide")  # type: ignore[attr-defined]
 
     assert {parameter.name for parameter in command.params} == set(options)
 
 
 @pytest.mark.process
-def test_no_variable_admits_an_undeclared_tool(tmp_path: Path) -> None:
+def test_no_environment_variable_allows_an_undeclared_tool(tmp_path: Path) -> None:
     proposal = written(tmp_path / "proposal.json", SHELL)
     needed = [word for option in OPTIONS.items() for word in option]
 
     assert rejected(pdp_process("decide", proposal, *needed, "--json", stdin=b"", **dict.fromkeys(SWITCHES, "1")))
 
 
-def test_what_decides_reads_no_variable() -> None:
+def test_decision_code_reads_no_environment_variable() -> None:
     reading = re.compile(r"\b(environ|environb|getenv|getenvb)\b")
     readers = {
         str(file.relative_to(ROOT / "pdp"))
@@ -242,10 +241,9 @@ def test_what_decides_reads_no_variable() -> None:
         if reading.search(file.read_text(encoding="utf-8"))
     }
 
-    # The registry asks whether a tool has what its entry requires; a program gets the variables that its entry lists; a
-    # sidecar is sent its token; the project file of a command or a service may be named. Programs that start here, and
-    # whoever asks another one, are configured by variables. A gateway hands those that its file names to its
-    # servers, and a client of hooks has its settings where a variable says.
+    # These modules may read variables, because the variables do not decide calls. The registry checks the requirements
+    # of tools. Programs get the variables that the manifest lists. The sidecar gets its token. The project file and the
+    # settings folder of a client may be named by a variable. The gateway passes configured variables to its servers.
     programs = ("cli/", "client/", "opa/", "service/", "workbench/")
     assert {reader for reader in readers if not reader.startswith(programs)} == {
         "contract/registry/registry.py", "execution/program.py", "gateway/config.py", "hooks/install/check.py",
@@ -253,7 +251,7 @@ def test_what_decides_reads_no_variable() -> None:
     }  # fmt: skip
 
 
-def test_no_option_is_read_from_a_variable() -> None:
+def test_no_option_of_decide_is_read_from_an_environment_variable() -> None:
     assert [(name, option) for name, option, variable in _options(typer.main.get_command(app)) if variable] == []
 
 

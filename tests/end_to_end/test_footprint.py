@@ -1,6 +1,7 @@
-"""What an embedded enforcement point loads, and how far one call of a plain tool moves: the runtime stays small.
+"""An embedded enforcement point loads few modules, and one call runs through few files.
 
-The bounds are a budget (docs/architecture.md): whoever goes beyond one takes something else out, or says why here.
+The limits are a budget (docs/architecture.md). A change that would exceed a limit must remove other code, or raise the
+limit here and give a reason.
 """
 
 import json
@@ -24,10 +25,10 @@ EXTRAS = (
     "aiohttp", "alembic", "cel", "cryptography", "httpx", "jinja2", "joserfc", "opa_client", "opentelemetry", "psycopg",
     "sqlalchemy",
 )  # fmt: skip
-"""What only an extra brings."""
+"""Packages that only optional features (extras) need."""
 
 SURFACES = ("pdp.cli", "pdp.workbench", "rich", "typer")
-"""What only the command line, authors and CI need."""
+"""Packages that only the command line, policy authors and CI need."""
 
 MANIFEST = {
     "manifest_version": "2026.01.1",
@@ -77,17 +78,17 @@ def footprint(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return measured
 
 
-def test_what_it_loads_of_this_package(footprint: dict[str, Any]) -> None:
+def test_embedded_enforcement_point_loads_at_most_the_expected_number_of_modules(footprint: dict[str, Any]) -> None:
     lines = footprint["lines"]
 
     assert (len(lines) <= MODULES, sum(lines.values()) <= LINES) == (True, True), (len(lines), sum(lines.values()))
 
 
-def test_it_loads_no_extra_and_no_surface(footprint: dict[str, Any]) -> None:
+def test_embedded_enforcement_point_loads_no_optional_packages_and_no_command_line(footprint: dict[str, Any]) -> None:
     unwanted = (*EXTRAS, *SURFACES)
 
     assert [name for name in footprint["loaded"] if name in unwanted or name.startswith(("pdp.cli.", "pdp.work"))] == []
 
 
-def test_the_files_that_one_call_moves_through(footprint: dict[str, Any]) -> None:
+def test_one_call_executes_code_of_at_most_the_expected_number_of_files(footprint: dict[str, Any]) -> None:
     assert len(footprint["files"]) <= FILES_OF_A_CALL, footprint["files"]

@@ -1,4 +1,4 @@
-"""The released bundles, and the command that rebuilds and checks them."""
+"""The released bundles are complete, and a command rebuilds and checks them."""
 
 import shutil
 from pathlib import Path
@@ -15,7 +15,7 @@ SANCTIONS = "examples/payments/policies/custom/concerns/sanctions/sanctions.rego
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """The sources and the released bundles, to change."""
+    """Copy the sources and the released bundles to a temporary folder."""
     root = tmp_path / "repository"
     for folder in ("policies", "examples/payments", "bundles"):
         shutil.copytree(ROOT / folder, root / folder)
@@ -30,13 +30,15 @@ def release(root: Path, name: str) -> int:
     return read_bundle(root / f"bundles/{name}.tar.gz").release
 
 
-def test_there_are_these_released_bundles() -> None:
-    """That their sources give them is a step of its own in `scripts/test`, and that they pass the gate."""
+def test_each_example_has_a_released_bundle() -> None:
+    """`scripts/test` checks in a separate step that the bundles match the sources and pass the release gate."""
     assert contents(ROOT).keys() == {f"{name}.tar.gz" for name in EXAMPLES}
 
 
 @pytest.mark.opa
-def test_a_changed_content_gets_the_next_release_number(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bundle_with_changed_content_gets_the_next_release_number(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = contents(repository)
     old = read_bundle(repository / "bundles/payments.tar.gz")
     assert main([], repository) == 0
@@ -57,8 +59,10 @@ def test_a_changed_content_gets_the_next_release_number(repository: Path, capsys
 
 
 @pytest.mark.opa
-def test_an_example_passes_the_gate(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What its users copy has unit tests for all of its Rego, and scenarios that notice each mutant."""
+def test_release_check_reports_an_example_that_fails_the_release_gate(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The test removes unit tests from a copy of the example, so the gate must report untested Rego."""
     (repository / SANCTIONS).with_name("sanctions_test.rego").unlink()
 
     assert main(["--check"], repository) == 1
@@ -70,8 +74,8 @@ def test_an_example_passes_the_gate(repository: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.opa
-def test_a_bundle_that_was_exchanged_or_lost_is_reported(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also one that is whole in itself: its own revision fits, its sources do not."""
+def test_release_check_reports_a_replaced_or_lost_bundle(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Even if the replaced bundle is valid, its revision does not match the sources."""
     file = repository / "bundles/payments.tar.gz"
     good = read_bundle(file)
     data = {**good.data, "settings": {"evil": True}}
@@ -85,7 +89,7 @@ def test_a_bundle_that_was_exchanged_or_lost_is_reported(repository: Path, capsy
     assert (main([], repository), release(repository, "payments")) == (0, 1)
 
 
-def test_no_tool_of_it_without_its_pack(tmp_path: Path) -> None:
+def test_every_tool_of_a_released_example_needs_a_test_pack(tmp_path: Path) -> None:
     example = tmp_path / "payments"
     shutil.copytree(payments.EXAMPLE, example)
     tools = ("lookup_beneficiary", "validate_payment", "initiate_wire")
@@ -95,9 +99,6 @@ def test_no_tool_of_it_without_its_pack(tmp_path: Path) -> None:
     skipped = [word for name in ("loosening", "mutation", "scenarios", "unit-coverage") for word in ("--skip", name)]
     done = pdp("release", "check", example, "--bundle", payments.BUNDLE, *skipped, "--json")
 
-    assert {one["name"]: one["reasons"] for one in done.json["checks"] if one["status"] == "fail"} == {
-        "packs": [
-            f"{tool} without a version: the pack pack.tool.{tool} is not there; looked in {example / 'packs'}"
-            for tool in tools
-        ]
+    assert {each["name"]: each["reasons"] for each in done.json["checks"] if each["status"] == "fail"} == {
+        "packs": [f"{tool} without a version: no pack pack.tool.{tool} in {example / 'packs'}" for tool in tools]
     }

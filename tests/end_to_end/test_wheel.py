@@ -1,4 +1,4 @@
-"""The built wheel, installed into an empty environment, has all that a decision needs."""
+"""The built wheel works in a new environment without the repository."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.support import PATIENCE, ROOT, payments
 
 
 def installed(folder: Path) -> Path:
-    """Return the `bin` folder of an environment that holds the wheel and what it depends on, and nothing else."""
+    """Create an environment with only the wheel and its dependencies, and return its `bin` folder."""
     build = [
         sys.executable,
         "-m",
@@ -34,7 +34,7 @@ def installed(folder: Path) -> Path:
 
 
 def install(folder: Path, extras: str) -> None:
-    """Install the wheel in `folder`, with extras such as `[sql]`, into the environment beside it."""
+    """Install the wheel in `folder` into the environment `folder/env`, with extras such as `[sql]`."""
     [wheel] = folder.glob("tool_pdp-*.whl")
     python = str(folder / "env/bin/python")
     pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
@@ -42,7 +42,7 @@ def install(folder: Path, extras: str) -> None:
 
 
 def run(programs: Path, *arguments: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    # Neither the checkout nor its interpreter's settings may help.
+    # Remove variables that could make the program use the repository or the developer's Python settings.
     foreign = ("PYTHON", "PDP_", "VIRTUAL_ENV")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)} | variables
     return subprocess.run(
@@ -58,8 +58,8 @@ def run(programs: Path, *arguments: str | Path, cwd: Path, **variables: str) -> 
 
 @pytest.mark.opa
 @pytest.mark.process
-def test_the_installed_wheel(tmp_path: Path, opa: Path) -> None:
-    """One environment, since it takes long to make: the enforcement point by itself, then what authors install."""
+def test_installed_wheel_decides_and_tests_a_project(tmp_path: Path, opa: Path) -> None:
+    """Creating an environment takes long, so all checks use the same environment."""
     programs = installed(tmp_path)
     decides(programs, tmp_path)
     story = run(programs, "demo", cwd=tmp_path)
@@ -91,7 +91,7 @@ def decides(programs: Path, folder: Path) -> None:
 
 
 def builds_and_compares_bundles(programs: Path, folder: Path, opa: Path) -> None:
-    """Unsigned ones, which need no extra."""
+    """Build unsigned bundles and compare them. Without signatures, no extra of the package is needed."""
     policies = payments.EXAMPLE / "policies"
     words = ("--release", "99", "--policies", policies, "-o", "new.tar.gz")
     built = run(programs, "bundle", "build", *words, cwd=folder, PDP_OPA=str(opa))
@@ -107,7 +107,7 @@ def builds_and_compares_bundles(programs: Path, folder: Path, opa: Path) -> None
 
 
 def a_new_project_tests_itself(programs: Path, folder: Path, opa: Path) -> None:
-    """Scenarios on both engines, the page, the conventions, and OPA's own tests with the Rego of the wheel."""
+    """Create a project and run its scenarios, page, conventions and unit tests with the files of the wheel."""
     with_opa = {"PDP_OPA": str(opa), "XDG_CACHE_HOME": str(folder / "cache")}
     made = run(programs, "init", "desk", cwd=folder)
     desk = folder / "desk"

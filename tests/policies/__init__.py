@@ -1,1 +1,1 @@
-"""The policies as engines decide by them."""
+"""Tests of the policies with the engines that evaluate them."""

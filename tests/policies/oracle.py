@@ -1,7 +1,7 @@
-"""The baseline's concerns once more, in Python: which findings a well-formed call has, and what comes of them.
+"""A second implementation of the baseline's concerns, in Python. It returns findings and verdict of a valid call.
 
-Written from docs/policies.md, and not from the Rego, so that both have to be wrong in the same way to agree.
-The concern `flow` is left out: its entries have no labels here.
+The source of this module is docs/policies.md, not the Rego. So a mistake stays unnoticed only if both implementations
+have the mistake. The concern `flow` is left out, because the entries of the small universe have no labels.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ PATTERNS = {
 
 @dataclass(frozen=True)
 class Findings:
-    """Codes that fire, and the ids of obligations on ALLOW."""
+    """The reason codes that the concerns return for a call. If the call is allowed, also the ids of its obligations."""
 
     deny: frozenset[str]
     step_up: frozenset[str]
@@ -39,14 +39,14 @@ class Findings:
 
     @property
     def codes(self) -> frozenset[str] | None:
-        """The codes of a refusal; None of an ALLOW."""
+        """The reason codes of a DENY or a STEP_UP. None for ALLOW."""
         if self.verdict == "DENY":
             return self.deny or frozenset({"decision.nothing_allows"})
         return self.step_up if self.verdict == "STEP_UP" else None
 
 
 class Call:
-    """One request with its entry, the rest of the manifest, and the directory."""
+    """A request with its manifest entry, the whole manifest, and the directory."""
 
     def __init__(self, request: Json, manifest: Json, directory: Json) -> None:
         self.subject, self.properties = request["subject"], request["subject"]["properties"]
@@ -202,16 +202,17 @@ class Call:
         if approval["age_seconds"] > asked.get("expires_seconds", -1) or asked.get("quorum", 0) < 1:
             return False
         people = {(grant.get("iss"), grant["sub"]) for grant in approval["grants"] if self._counts(grant)}
-        # A name without issuer may be a person who is there with one already.
+        # A grant without an issuer does not count if a grant of the same name has an issuer, because one person may
+        # have made both grants.
         known = {name for issuer, name in people if issuer}
         return bool(sum(1 for issuer, name in people if issuer or name not in known) >= asked["quorum"])
 
     def _counts(self, grant: Json) -> bool:
         me = {"sub": self.subject["id"], "iss": self.properties.get("iss")}
-        if any(_may_be_one(grant, agent) for agent in self.agents) or grant["sub"] == self.context.get("agent"):
+        if any(_may_be_same(grant, agent) for agent in self.agents) or grant["sub"] == self.context.get("agent"):
             return False
         approvers = set(self.entry["approval"].get("approvers", []))
-        if (set(grant["roles"]) & approvers) - {"$subject"} and not _may_be_one(grant, me):
+        if (set(grant["roles"]) & approvers) - {"$subject"} and not _may_be_same(grant, me):
             return True
         return (
             "$subject" in approvers
@@ -232,6 +233,8 @@ class Call:
             yield "mark_result"
 
 
-def _may_be_one(one: Json, other: Json) -> bool:
-    """Whether two may be the same person: the same name, and no two issuers that differ."""
-    return one["sub"] == other["sub"] and (not one.get("iss") or not other.get("iss") or one["iss"] == other["iss"])
+def _may_be_same(first: Json, second: Json) -> bool:
+    """Return whether both names may belong to the same person: the names are equal and the issuers do not differ."""
+    return first["sub"] == second["sub"] and (
+        not first.get("iss") or not second.get("iss") or first["iss"] == second["iss"]
+    )

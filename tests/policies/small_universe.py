@@ -1,8 +1,8 @@
-"""Calls of a small universe in which names coincide.
+"""Random calls with so few names that unrelated fields often have the same name.
 
-A person, an agent, a scope, a purpose, a tool and a limit may all have the same name, and it may be the name of a
-concern, an obligation or an effect class. Examples alone do not notice an exemption for one name, or a condition that
-compares two attributes which happen to be equal.
+A person, an agent, a scope, a purpose, a tool and a limit may have the same name, even that of a concern, an obligation
+or an effect class. Examples written by hand do not find an exemption for one name, or a rule that compares two wrong
+fields.
 """
 
 import random
@@ -13,7 +13,7 @@ from pdp.json import canonical, digest
 from tests.policies.oracle import GATES, PATTERNS
 
 CALLS = 40
-"""How many calls a universe has, each with a manifest of its own."""
+"""The number of calls in a universe. Each call has a separate manifest."""
 
 WORDS = (
     "a", "approvals", "b", "commit-high", "corpus", "delegation", "documents", "draft_only", "effects", "high",
@@ -27,7 +27,7 @@ _DEEPEST = 3
 
 @dataclass(frozen=True)
 class Case:
-    """One call, and the manifest that it is decided by."""
+    """A call and its manifest."""
 
     request: dict[str, Any]
     manifest: dict[str, Any]
@@ -38,11 +38,11 @@ class Case:
 
 
 class Universe:
-    """Two or three names, a directory, and calls; the same ones for the same seed."""
+    """Two or three names, a directory and calls, all random. The same seed gives the same universe."""
 
     def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)  # noqa: S311 - tests
-        self.names = self._random.sample(WORDS, self._one(2, 2, 3))
+        self._random = random.Random(seed)  # noqa: S311 - repeatable test data
+        self.names = self._random.sample(WORDS, self._choice(2, 2, 3))
         self.directory = self._directory()
         self.cases = [self._case() for _ in range(CALLS)]
 
@@ -50,14 +50,14 @@ class Universe:
     def manifests(self) -> dict[str, Any]:
         return {case.request["action"]["properties"]["manifest_digest"]: case.manifest for case in self.cases}
 
-    def _one(self, *values: Any) -> Any:
+    def _choice(self, *values: Any) -> Any:
         return self._random.choice(values)
 
     def _rarely(self) -> bool:
         return self._random.random() < _RARE
 
     def _often(self, value: Any, *others: Any) -> Any:
-        return self._one(*others) if self._rarely() else value
+        return self._choice(*others) if self._rarely() else value
 
     def _name(self) -> str:
         return self._random.choice(self.names)
@@ -66,7 +66,7 @@ class Universe:
         return self._random.sample(self.names, self._random.randrange(len(self.names) + 1))
 
     def _stated(self, **fields: Any) -> dict[str, Any]:
-        """Some of the fields: each is absent once in three times."""
+        """Return a random selection of the fields. A field is left out with a probability of one third."""
         return {name: value for name, value in fields.items() if self._random.randrange(3)}
 
     def _case(self) -> Case:
@@ -81,23 +81,23 @@ class Universe:
         return Case(request, manifest)
 
     def _entry(self) -> dict[str, Any]:
-        effect = self._one(*GATES)
+        effect = self._choice(*GATES)
         fitting = [name for name, fixed in PATTERNS.items() if fixed == effect]
-        pattern = self._often(self._one(None, None, *fitting), *PATTERNS)
+        pattern = self._often(self._choice(None, None, *fitting), *PATTERNS)
         entry = {
             "version": "1.0.0",
             "pdp_action": self._name(),
             "scopes": self._some() or self._some(),
-            "limits": [{"limit": self._name(), "argument": self._name()} for _ in range(self._one(0, 0, 1, 2))],
+            "limits": [{"limit": self._name(), "argument": self._name()} for _ in range(self._choice(0, 0, 1, 2))],
             "idempotency": {"required": self._often(False, True)},
-            "provenance": {"required": self._one([], [self._name()])},
+            "provenance": {"required": self._choice([], [self._name()])},
             "approval": {
-                "approvers": self._one(self.names, self._some(), [self._name(), "$subject"], ["$subject"]),
-                "quorum": self._one(1, 1, 2),
+                "approvers": self._choice(self.names, self._some(), [self._name(), "$subject"], ["$subject"]),
+                "quorum": self._choice(1, 1, 2),
                 "expires_seconds": 60,
-                **self._stated(unless_within_limits=self._one(True, False)),
+                **self._stated(unless_within_limits=self._choice(True, False)),
             },
-            **self._stated(risk_tier=self._one("low", "low", "medium", "high"), markings=self._some()),
+            **self._stated(risk_tier=self._choice("low", "low", "medium", "high"), markings=self._some()),
         }
         if effect:
             entry["effect_class"] = effect
@@ -116,7 +116,7 @@ class Universe:
         return {
             "corpora": {name: record() for name in self.names if self._random.randrange(4)},
             "documents": {
-                name: {**record(), **self._stated(corpus=self._name(), restricted=self._one(True, False))}
+                name: {**record(), **self._stated(corpus=self._name(), restricted=self._choice(True, False))}
                 for name in self._some()
             },
             "entitlements": {name: self._entitlements() for name in self._some()},
@@ -126,7 +126,7 @@ class Universe:
         return self._stated(corpora=self._some(), documents=self._some())
 
     def _caps(self) -> dict[str, Any]:
-        return {name: self._one(*_AMOUNTS) for name in self.names if not self._rarely()}
+        return {name: self._choice(*_AMOUNTS) for name in self.names if not self._rarely()}
 
     def _act(self, depth: int = 0) -> dict[str, Any]:
         act: dict[str, Any] = {"sub": self._name(), "scopes": self._often(self.names, self._some())}
@@ -144,10 +144,10 @@ class Universe:
         grants = [
             {
                 "sub": self._name(),
-                "roles": self._one(self.names, self._some(), ["$subject"]),
+                "roles": self._choice(self.names, self._some(), ["$subject"]),
                 **({"iss": self._name()} if self._rarely() else {}),
             }
-            for _ in range(self._one(1, 2, 3))
+            for _ in range(self._choice(1, 2, 3))
         ]
         return {
             "id": "1",
@@ -167,7 +167,7 @@ class Universe:
             properties["act"] = self._act()
         if self._rarely():
             properties["iss"] = self._name()
-        kind = self._one("tool", "tool", "tool", "corpus", "document")
+        kind = self._choice("tool", "tool", "tool", "corpus", "document")
         if entry.get("pattern") == "search":
             kind = self._often("corpus", "document")
         marked = {"markings": self._often([], self._some())} if self._random.randrange(2) else {}
@@ -182,12 +182,12 @@ class Universe:
         }
 
     def _context(self, entry: dict[str, Any]) -> dict[str, Any]:
-        """The context; a field that is None is as often absent."""
+        """Return a random context. A field with the value None is left out with a probability of one half."""
         context = {
-            "arguments": {name: self._often(self._one(*_AMOUNTS), -1, "1", None, True, "") for name in self.names},
-            "agent": self._one(None, None, self._name()),
-            "purpose": self._often(self._one(*(entry.get("purposes") or self.names)), "", None, self._name()),
-            "idempotency_key": self._one(self._name(), self._name(), "", None),
+            "arguments": {name: self._often(self._choice(*_AMOUNTS), -1, "1", None, True, "") for name in self.names},
+            "agent": self._choice(None, None, self._name()),
+            "purpose": self._often(self._choice(*(entry.get("purposes") or self.names)), "", None, self._name()),
+            "idempotency_key": self._choice(self._name(), self._name(), "", None),
             "call_digest": "c",
             "approval": self._approval() if self._random.randrange(4) == 0 else None,
         }

@@ -1,6 +1,7 @@
-"""A user's concern can only add reasons: whatever it says, no call is decided more openly than without it.
+"""A custom concern can only add reasons: it makes no decision more permissive.
 
-The one exception is the clause "policy" of a commit's gate, which its `allow` may give; the last test but one pins it.
+There is one exception: the concern's `allow` may satisfy the clause "policy", which a commit needs. Its test is
+`test_allow_finding_of_a_custom_concern_satisfies_only_the_clause_policy`.
 """
 
 from collections import Counter
@@ -25,17 +26,17 @@ from tests.support.generated_requests import manifests, requests
 
 pytestmark = pytest.mark.opa
 
-# Says whatever the data tells it to, well-formed or not.
+# The probe is a custom concern that returns the findings in its settings, even invalid findings.
 PROBE = """\
 # METADATA
 # title: Probe
-# description: Whatever the settings say.
+# description: Findings from the settings.
 package custom.concerns.probe
 """ + "".join(
     f"""
 # METADATA
-# title: The part {part}
-# description: Whatever the settings say.
+# title: Findings of the part {part}
+# description: Findings from the settings.
 # custom:
 #   code: probe.{part}
 {part} contains item if some item in data.settings.probe.{part}
@@ -47,7 +48,7 @@ OPENNESS = {Verdict.DENY: 0, Verdict.STEP_UP: 1, Verdict.ALLOW: 2}
 WITHIN = 600
 
 
-# Calls that lack nothing: one for every tier, effect class and pattern, so that all verdicts and obligations are there.
+# Complete calls of one tool per risk tier, effect class and pattern, so that all verdicts and obligations occur
 
 TOOLS: dict[str, Any] = {
     f"{tier}_{effect}_{pattern}": {
@@ -80,7 +81,7 @@ APPROVAL = {
 
 
 def call(tool: str, approval: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A call of one of `TOOLS` by somebody who may do everything."""
+    """Return a call of a tool in `TOOLS` by a person with all scopes, clearances and entitlements."""
     return {
         "subject": {
             "type": "user",
@@ -97,7 +98,7 @@ def call(tool: str, approval: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def bodies() -> list[bytes]:
-    """The calls above, without and with a person's approval, and generated requests, good and bad."""
+    """Return calls of all tools, with and without an approval, and generated requests, both valid and invalid."""
     ours = [call(tool, approval) for tool in TOOLS for approval in (None, APPROVAL)]
     return [canonical(request) for request in (*ours, *requests(WITHIN))]
 
@@ -109,26 +110,25 @@ def of_manifests() -> dict[str, Any]:
     return {**manifests(), MANIFEST_DIGEST: MANIFEST}
 
 
-# What the concern says
+# Findings that the probe may return
 
 
 class Engines:
-    """The baseline's decision on each body, and the bundle that has the probe as well.
+    """The decision of the baseline for each request, and the bundle that includes the probe.
 
-    No dataclass: hypothesis would print all of it for every example that fails.
+    A dataclass has a long repr, which hypothesis would print for each failing example, so this is an ordinary class.
     """
 
     def __init__(self, plain: dict[bytes, Decision], probing: Bundle) -> None:
         self.plain = plain
         self.probing = probing
 
-    def with_probe(self, says: Any) -> EmbeddedEngine:
-        return EmbeddedEngine(self.probing, manifests=of_manifests(), data={"settings": {"probe": says}})
+    def with_probe(self, findings: Any) -> EmbeddedEngine:
+        return EmbeddedEngine(self.probing, manifests=of_manifests(), data={"settings": {"probe": findings}})
 
 
 @pytest.fixture(scope="session")
 def engines(opa: Path, tmp_path_factory: pytest.TempPathFactory) -> Engines:
-    """Both bundles, built once."""
     folder = tmp_path_factory.mktemp("probe")
     rego = folder / "custom/concerns/probe/probe.rego"
     rego.parent.mkdir(parents=True)
@@ -173,7 +173,7 @@ bad_obligations = st.one_of(
 
 
 def lists(good: st.SearchStrategy[Any], bad: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Mostly well-formed ones, then some that are not, then things that are not even lists."""
+    """Return lists of valid items, lists that also have invalid items, and values that are not lists."""
     return st.one_of(st.just([]), st.lists(good, max_size=2), st.lists(good | bad | anything, max_size=3), anything)
 
 
@@ -186,20 +186,22 @@ known_parts: st.SearchStrategy[Any] = st.fixed_dictionaries(
         "obligations": lists(good_obligations, bad_obligations),
     },
 )
-said = known_parts | anything
+findings = known_parts | anything
 
 
-# The property
+# Comparison of decisions with and without the probe
 
 
-def waits_for_policy(body: bytes, plain: Decision) -> bool:
-    """Whether a commit is refused only because nobody gives the clause "policy": its tier is one that nobody knows."""
+def lacks_only_policy_clause(body: bytes, plain: Decision) -> bool:
+    """Return whether the call is a commit of the tier `extreme` that is denied only because it lacks the clause
+    "policy".
+    """
     return plain.codes == ("decision.nothing_allows",) and b'"extreme_commit-' in body
 
 
-def gives_policy(says: Any) -> bool:
-    """Whether an `allow` is a reason of the probe's own: Rego walks over lists and the values of objects."""
-    allow = says.get("allow") if isinstance(says, dict) else None
+def satisfies_policy_clause(findings: Any) -> bool:
+    """Return whether the findings contain a valid `allow` reason, in a list or in an object's values, as in Rego."""
+    allow = findings.get("allow") if isinstance(findings, dict) else None
     items = allow if isinstance(allow, list) else allow.values() if isinstance(allow, dict) else ()
     return any(
         isinstance(item, dict)
@@ -213,13 +215,13 @@ def gives_policy(says: Any) -> bool:
 
 
 def check(plain: Decision, probed: Decision, *, opened: bool) -> None:
-    """Only reasons are added. `opened`: the one exception, in which the clause is given, and may be enough."""
+    """Check that the probe only added reasons. With `opened`, the probe's `allow` may make the decision an ALLOW."""
     ours = {key(reason) for reason in plain.reasons}
     theirs = {key(reason) for reason in probed.reasons}
     assert opened or OPENNESS[probed.verdict] <= OPENNESS[plain.verdict]
     if probed.verdict == plain.verdict:
         if plain.codes == ("decision.nothing_allows",):
-            # It stands only where nobody denies: the probe's own denials say more.
+            # If only the probe denies, its denials replace the reason `decision.nothing_allows`.
             assert theirs == ours or all(is_probes(reason) for reason in probed.reasons)
         else:
             assert ours <= theirs
@@ -239,20 +241,20 @@ def is_probes(reason: Reason) -> bool:
     )
 
 
-def compare(engines: Engines, engine: Engine, says: Any, chosen: list[int]) -> Counter[str]:
+def compare(engines: Engines, engine: Engine, findings: Any, chosen: list[int]) -> Counter[str]:
     seen: Counter[str] = Counter()
     for body in (ALL[number] for number in chosen):
         plain, probed = engines.plain[body], engine.decide_body(body)
-        check(plain, probed, opened=waits_for_policy(body, plain) and gives_policy(says))
+        check(plain, probed, opened=lacks_only_policy_clause(body, plain) and satisfies_policy_clause(findings))
         seen[f"{plain.verdict} to {probed.verdict}"] += 1
     return seen
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-@given(says=said, chosen=st.lists(st.integers(0, len(ALL) - 1), min_size=1, max_size=12))
-def test_a_custom_concern_opens_nothing(engines: Engines, says: Any, chosen: list[int]) -> None:
-    with engines.with_probe(says) as engine:
-        compare(engines, engine, says, chosen)
+@given(findings=findings, chosen=st.lists(st.integers(0, len(ALL) - 1), min_size=1, max_size=12))
+def test_custom_concern_makes_no_decision_more_permissive(engines: Engines, findings: Any, chosen: list[int]) -> None:
+    with engines.with_probe(findings) as engine:
+        compare(engines, engine, findings, chosen)
 
 
 @settings(
@@ -260,14 +262,18 @@ def test_a_custom_concern_opens_nothing(engines: Engines, says: Any, chosen: lis
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-@given(says=said, chosen=st.lists(st.integers(0, len(ALL) - 1), min_size=20, max_size=40))
-def test_nor_with_the_other_engine(engines: Engines, opa: Path, says: Any, chosen: list[int]) -> None:
+@given(findings=findings, chosen=st.lists(st.integers(0, len(ALL) - 1), min_size=20, max_size=40))
+def test_custom_concern_makes_no_sidecar_decision_more_permissive(
+    engines: Engines, opa: Path, findings: Any, chosen: list[int]
+) -> None:
     with (
-        local_opa(opa, bundle=engines.probing, manifests=of_manifests(), data={"settings": {"probe": says}}) as local,
+        local_opa(
+            opa, bundle=engines.probing, manifests=of_manifests(), data={"settings": {"probe": findings}}
+        ) as local,
         SidecarEngine(local.url, token=local.token) as sidecar,
-        engines.with_probe(says) as embedded,
+        engines.with_probe(findings) as embedded,
     ):
-        compare(engines, sidecar, says, chosen)
+        compare(engines, sidecar, findings, chosen)
         for number in chosen:
             assert whole(sidecar.decide_body(ALL[number])) == whole(embedded.decide_body(ALL[number]))
 
@@ -276,10 +282,9 @@ def whole(decision: Decision) -> dict[str, Any]:
     return {name: value for name, value in decision.as_json().items() if name != "decision_id"}
 
 
-def test_what_is_compared_has_every_verdict(engines: Engines) -> None:
-    """Otherwise nothing could have been opened."""
+def test_compared_requests_of_custom_concern_tests_cover_every_verdict(engines: Engines) -> None:
     seen = Counter(decision.verdict for decision in engines.plain.values())
-    waiting = sum(waits_for_policy(body, plain) for body, plain in engines.plain.items())
+    waiting = sum(lacks_only_policy_clause(body, plain) for body, plain in engines.plain.items())
 
     assert min(seen[verdict] for verdict in Verdict) >= 20
     assert waiting >= 2
@@ -294,7 +299,7 @@ ALLOW = {"allow": [reason("probe.x")]}
 
 
 @pytest.mark.parametrize(
-    ("says", "tool", "approval", "verdict", "codes"),
+    ("findings", "tool", "approval", "verdict", "codes"),
     [
         ({"deny": [reason("probe.x")]}, "low_stage_None", None, "DENY", ("probe.x",)),
         ({"deny": [1]}, "low_stage_None", None, "DENY", ("decision.reason_malformed",)),
@@ -306,22 +311,21 @@ ALLOW = {"allow": [reason("probe.x")]}
     ],
     ids=["deny", "malformed", "step-up", "step-up approved", "allow", "allow beside a step-up", "nothing"],
 )
-def test_what_a_concern_says_is_heard(
-    engines: Engines, says: Any, tool: str, approval: Any, verdict: str, codes: tuple[str, ...]
+def test_findings_of_a_custom_concern_affect_the_decision(
+    engines: Engines, findings: Any, tool: str, approval: Any, verdict: str, codes: tuple[str, ...]
 ) -> None:
-    """The property would hold as well if nobody listened."""
-    with engines.with_probe(says) as engine:
+    """The findings of the probe change decisions. Otherwise, the tests above would succeed without testing anything."""
+    with engines.with_probe(findings) as engine:
         decided = engine.decide_body(canonical(call(tool, approval)))
 
     assert (decided.verdict, decided.codes) == (verdict, codes)
 
 
 @pytest.mark.parametrize("effect", ["commit-low", "commit-high"])
-def test_its_allow_counts_as_the_clause_policy_and_nothing_else(engines: Engines, effect: str) -> None:
-    """The one exception: a commit of a tier nobody knows has no allow of the baseline. A person is still asked."""
+def test_allow_finding_of_a_custom_concern_satisfies_only_the_clause_policy(engines: Engines, effect: str) -> None:
     body = canonical(call(f"extreme_{effect}_None"))
-    posing = {"allow": [{**reason("effects.gate_satisfied"), "details": {"clauses": []}}]}
-    with engines.with_probe(ALLOW) as allowing, engines.with_probe(posing) as other:
+    foreign_code = {"allow": [{**reason("effects.gate_satisfied"), "details": {"clauses": []}}]}
+    with engines.with_probe(ALLOW) as allowing, engines.with_probe(foreign_code) as other:
         without, allowed, refused = engines.plain[body], allowing.decide_body(body), other.decide_body(body)
 
     assert (without.verdict, without.codes) == ("DENY", ("decision.nothing_allows",))
@@ -330,10 +334,9 @@ def test_its_allow_counts_as_the_clause_policy_and_nothing_else(engines: Engines
 
 
 @pytest.mark.parametrize("root", ["authz", "custom", "config", "manifests"])
-def test_data_cannot_pose_as_policy_for_opa_either(engines: Engines, opa: Path, root: str) -> None:
-    """Trap 18 for the sidecar; the other ways in are tested with bundles and the embedded engine."""
+def test_data_given_to_a_local_opa_cannot_replace_policies(engines: Engines, opa: Path, root: str) -> None:
     data = {root: {"concerns": {"zz": {"allow": ["x"]}}}}
     with pytest.raises(UsageError) as caught, local_opa(opa, bundle=engines.probing, data=data):
         pass
 
-    assert str(caught.value) == f"data: the root `{root}` is not admitted (only directory and settings are)"
+    assert str(caught.value) == f"data: the root `{root}` is not allowed (use only directory and settings)"

@@ -1,4 +1,4 @@
-"""Both engines decide the same, byte for byte: every scenario of the example and thousands of generated requests."""
+"""Both engines return the same bytes for the scenarios of the example and for thousands of generated requests."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def embedded(bundle: Bundle) -> Iterator[EmbeddedEngine]:
 
 @pytest.fixture(scope="module", params=["url", *KINDS])
 def sidecar(packed: Path, opa: Path, request: pytest.FixtureRequest) -> Iterator[SidecarEngine]:
-    """By the URL of a Unix socket, or with a client of opa-python-client, to a process or a container."""
+    """A sidecar engine. It asks OPA at a Unix socket, or through opa-python-client in a process or a container."""
     if request.param != "url":
         with (
             opa_server(request.param, "--bundle", "{folder}/bundle.tar.gz", folder=packed.parent) as client,
@@ -69,14 +69,15 @@ def sidecar(packed: Path, opa: Path, request: pytest.FixtureRequest) -> Iterator
 
 
 def whole(decision: Decision) -> bytes:
-    """Everything of a decision but its id."""
+    """Return a decision as JSON, without its id, which differs in each decision."""
     return canonical({name: value for name, value in decision.as_json().items() if name != "decision_id"})
 
 
-def test_generated_requests(embedded: EmbeddedEngine, sidecar: SidecarEngine, bundle: Bundle) -> None:
+def test_engines_agree_on_generated_requests(embedded: EmbeddedEngine, sidecar: SidecarEngine, bundle: Bundle) -> None:
     seen: Counter[str] = Counter()
     for request in requests(GENERATED):
-        if request is None:  # what OPA takes for no input at all, and warns of; no call sends it
+        # OPA treats null as a missing input, so the engines decide differently. No call sends null.
+        if request is None:
             continue
         body = canonical(request)
         ours, theirs = embedded.decide_body(body), sidecar.decide_body(body)
@@ -87,7 +88,7 @@ def test_generated_requests(embedded: EmbeddedEngine, sidecar: SidecarEngine, bu
         assert fired == fired_there, body
         seen.update([ours.verdict, *ours.codes, *(f"obligation {obligation.id}" for obligation in ours.obligations)])
 
-    # What was compared is worth comparing only if it reaches everything: each verdict and each code, often.
+    # The comparison must include rare verdicts and codes, so each verdict and each code must occur often.
     assert min(seen[verdict] for verdict in ("ALLOW", "STEP_UP", "DENY")) >= 100
     assert {code for code, times in seen.items() if times >= 5} >= {
         "approvals.invalid", "approvals.required", "decision.nothing_allows", "decision.request_invalid",
@@ -104,12 +105,12 @@ def test_generated_requests(embedded: EmbeddedEngine, sidecar: SidecarEngine, bu
 
 
 ASKED_FOR = "high_None_3"
-"""A tool of the generated manifests whose argument `sources` is needed."""
+"""A tool of the generated manifests whose argument `sources` is required as provenance."""
 
 
 @pytest.fixture(scope="module")
 def saving() -> CompiledManifest:
-    """A manifest whose tools need the argument `sources`, of whatever type but null, or null: no tool may take all."""
+    """A manifest with two tools: `save_null` requires that `sources` is null, and `save` that `sources` is not null."""
     types = {"save": ["array", "string", "number", "object", "boolean"], "save_null": ["null"]}
     tools = [
         {
@@ -134,12 +135,12 @@ def _named_before_the_policy(manifest: CompiledManifest, sources: Any) -> bool:
     )
 
 
-# White space of Unicode, and what is none but looks like it or passes for it elsewhere.
+# Unicode white space, and characters that look like white space or count as white space in some languages.
 SPACES = [*range(33), 0x7F, *range(0x80, 0xA2), 0xAD, 0x1680, 0x180E, *range(0x2000, 0x2010), *range(0x2028, 0x2030)]
 SPACES += [0x205F, 0x2060, 0x3000, 0xFEFF]
 
 
-def test_what_names_a_source_is_the_same_before_the_policy(
+def test_engines_and_contract_checks_agree_on_which_values_name_a_source(
     saving: CompiledManifest, embedded: EmbeddedEngine, sidecar: SidecarEngine
 ) -> None:
     taken: Counter[bool] = Counter()
@@ -163,7 +164,7 @@ def test_what_names_a_source_is_the_same_before_the_policy(
     assert min(taken[True], taken[False]) >= 10
 
 
-def test_worked_examples(embedded: EmbeddedEngine, sidecar: SidecarEngine) -> None:
+def test_engines_agree_on_worked_examples(embedded: EmbeddedEngine, sidecar: SidecarEngine) -> None:
     for request in _worked_examples():
         assert whole(embedded.decide(request)) == whole(sidecar.decide(request))
 

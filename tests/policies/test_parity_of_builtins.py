@@ -1,7 +1,7 @@
-"""Both engines give the same values: admitted builtins, exact calculations, letters and negations.
+"""Both engines agree on allowed builtins, exact calculations, upper and lower case, and negations.
 
-Each case is evaluated by the bundle's WebAssembly and by an OPA server, in batches. `PDP_PARITY=200000` makes so many
-comparisons instead of 2,000 (docs/testing.md).
+Each case is evaluated by the WebAssembly of a bundle and by an OPA server, in batches. `PDP_PARITY=200000` makes
+200,000 comparisons instead of 2,000 (docs/testing.md).
 """
 
 import json
@@ -37,9 +37,9 @@ Ask = Callable[[list[Any]], list[tuple[Any, Any]]]
 
 @contextmanager
 def both_engines(opa: Path, folder: Path, rego: str, *, strict: bool = True) -> Iterator[Ask]:
-    """Give a function that evaluates `decision` of a module for a list of cases, on the embedded engine and on OPA.
+    """Yield a function that evaluates `decision` of a module for a list of cases, with the embedded engine and OPA.
 
-    OPA is asked without `SidecarEngine`, which reads numbers as floats.
+    The function asks OPA directly, because `SidecarEngine` reads numbers as floats and would hide differences.
     """
     policies = baseline_policies_path()
     libraries = {f"authz/lib/{name}/{name}.rego" for name in ("decimal", "number", "text")}
@@ -72,7 +72,7 @@ def both_engines(opa: Path, folder: Path, rego: str, *, strict: bool = True) -> 
         yield ask
 
 
-# Values that the engines might treat differently.
+# Values on which the engines might differ
 
 BLANKS = "\u00a0\u2003\u0085\u200b\u3000\ufeff\u2028\u1680 \t\n\x0b\x0c\x1f\x00\r"
 LETTERS = (
@@ -86,10 +86,10 @@ NUMBERS = [
 
 
 class Values:
-    """Random values with a fixed seed; a set stands as `{"set": [...]}`."""
+    """Random values with a fixed seed. A set is represented as `{"set": [...]}`."""
 
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)  # noqa: S311 - test data
+        self.random = random.Random(seed)  # noqa: S311 - repeatable test data
 
     def text(self) -> str:
         pick = self.random.choice
@@ -124,7 +124,7 @@ class Values:
         return [self.any(depth + 1) for _ in range(self.random.randint(0, 3))]
 
     def of(self, declared: dict[str, Any]) -> Any:
-        """Return a value of a type that OPA's capabilities declare."""
+        """Return a random value of a type, which is declared as in OPA's capabilities."""
         kind = declared["type"]
         if kind == "any":
             return self.of(self.random.choice(declared["of"])) if "of" in declared else self.any()
@@ -138,18 +138,19 @@ class Values:
         return {"string": self.text, "number": self.number}[kind]()
 
 
-# These get whole numbers alone, as `pdp check` asks for.
+# `pdp check` accepts these builtins only with whole numbers, so they are called only with whole numbers.
 WHOLE = {"abs", "array.slice", "minus", "mul", "plus", "product", "rem", "substring", "sum"}
 FORMS = {"internal.member_2": "{} in {}", "internal.member_3": "({}, {} in {})", "walk": "[x | walk({}, x)]"}
 NOT_CALLED = {"assign", "eq", "rego.metadata.chain", "rego.metadata.rule", "internal.template_string"}
-# Concerns may not call these; the libraries do, which the tests below ask.
+# Concerns may not call these builtins. Only the libraries call these builtins, and other tests in this file cover the
+# libraries.
 OF_LIBRARIES = {"lower", "upper", "to_number"}
 
 ANSWERS = Path(__file__).with_name("answers.rego").read_text()
 
 
 def _arguments(values: Values, name: str, declared: list[dict[str, Any]]) -> list[Any]:
-    """Return arguments of the declared types for which `pdp check` admits the builtin."""
+    """Return arguments of the declared types. `pdp check` accepts a call of the builtin with these arguments."""
     if name in ("sum", "product"):
         return [[values.whole() for _ in range(values.random.randint(0, 4))]]
     made = [values.whole() if name in WHOLE and "number" in str(kind) else values.of(kind) for kind in declared]
@@ -165,7 +166,7 @@ def _arguments(values: Values, name: str, declared: list[dict[str, Any]]) -> lis
 
 
 def _comparable(name: str, answers: list[Any]) -> Any:
-    """Return the answers, with what has no order sorted: OPA gives a set as a list."""
+    """Return the answers with sets and results of `walk` sorted, because the engines may return different orders."""
     unordered = [kind == "set" or name == "walk" for _, kind in answers]
     return [
         (sorted(json.dumps(item, sort_keys=True, default=str) for item in value) if loose else value, kind)
@@ -173,7 +174,7 @@ def _comparable(name: str, answers: list[Any]) -> Any:
     ]
 
 
-def test_admitted_builtins_give_the_same(opa: Path, tmp_path: Path) -> None:
+def test_engines_agree_on_admitted_builtins(opa: Path, tmp_path: Path) -> None:
     listed = orjson.loads((baseline_policies_path() / "capabilities.json").read_bytes())["builtins"]
     asked = {item["name"]: item for item in listed if item["name"] not in NOT_CALLED | OF_LIBRARIES}
     rules, values, cases = [], Values(SEED), []
@@ -223,7 +224,7 @@ def _expected(a: Decimal, b: Decimal, c: Decimal, decimals: int) -> dict[str, An
         }
 
 
-def test_calculations_are_exact(opa: Path, tmp_path: Path) -> None:
+def test_engines_agree_on_exact_arithmetic(opa: Path, tmp_path: Path) -> None:
     members = ", ".join(f'"{name}": {call}' for name, call in CALCULATIONS.items())
     values, cases = Values(SEED + 1), []
     for _ in range(COMPARISONS // 40):
@@ -236,7 +237,7 @@ def test_calculations_are_exact(opa: Path, tmp_path: Path) -> None:
             assert pair == (expected, expected), case
 
 
-def test_letters_and_texts_are_the_same(opa: Path, tmp_path: Path) -> None:
+def test_engines_agree_on_case_and_formatting_of_texts(opa: Path, tmp_path: Path) -> None:
     values = Values(SEED + 2)
     letters = [chr(at) for at in range(1, 0x20000) if not 0xD800 <= at < 0xE000]
     cases: list[Any] = ["".join(letters[at : at + 100]) for at in range(0, len(letters), 100)]
@@ -268,7 +269,7 @@ AROUND = [
 ]  # fmt: skip
 
 
-def test_negations_hold_alike(opa: Path, tmp_path: Path) -> None:
+def test_engines_agree_on_negated_conditions_in_rego(opa: Path, tmp_path: Path) -> None:
     bodies = [around.format(negated) for negated in NEGATED for around in AROUND]
     rules = "".join(f"hits contains {at} if {{ {body} }}\n" for at, body in enumerate(bodies))
     held: list[Any] = [
@@ -286,12 +287,12 @@ def test_negations_hold_alike(opa: Path, tmp_path: Path) -> None:
         [1],
         {"b": {"c": "X"}},
     ]
-    chance = random.Random(SEED)  # noqa: S311 - test data
+    chance = random.Random(SEED)  # noqa: S311 - repeatable test data
     cases = [
         {name: chance.choice(held) for name in "abcf" if chance.random() < 0.7}
         for _ in range(max(10, COMPARISONS * 3 // 10 // len(bodies)))
     ]
-    # Some of the calls meet wrong types: with strict errors OPA would not answer.
+    # Some calls have arguments of the wrong type, for which OPA would return no answer with strict errors.
     with both_engines(opa, tmp_path, HELPERS + rules, strict=False) as ask:
         seen: Counter[int] = Counter()
         for case, (ours, theirs) in zip(cases, ask(cases), strict=True):

@@ -1,4 +1,4 @@
-"""Properties of the baseline that hold for every call of a small universe, in which names coincide."""
+"""Properties of the baseline that hold for every call of the small universe, in which unrelated fields share names."""
 
 from collections import Counter
 from copy import deepcopy
@@ -19,12 +19,12 @@ from tests.support.payments import BUNDLE
 UNIVERSES = 150
 SEED = 28
 SEEN = 2
-"""How often each finding has to decide a call alone, so that an exemption for it is noticed."""
+"""The number of calls that each finding must decide alone. Without such calls, an exemption could stay unnoticed."""
 
 
 @dataclass(frozen=True)
 class Decided:
-    """A call, what the policies say of it, and what the oracle says."""
+    """A call with the findings and the decision of the policies, and with the findings that the oracle expects."""
 
     case: Case
     decision: Decision
@@ -33,7 +33,7 @@ class Decided:
 
 
 def decided(universe: Universe, bundle: Bundle) -> list[Decided]:
-    found = []
+    results = []
     data = {"directory": universe.directory}
     with EmbeddedEngine(bundle, manifests=universe.manifests, data=data) as engine:
         for case in universe.cases:
@@ -41,8 +41,8 @@ def decided(universe: Universe, bundle: Bundle) -> list[Decided]:
             codes = {kind: frozenset(reason.code for reason in each) for kind, each in reasons.items()}
             codes["obligations"] = frozenset(obligation.id for obligation in obligations)
             expected = Call(case.request, case.manifest, universe.directory).findings()
-            found.append(Decided(case, engine.decide_body(case.body), codes, expected))
-    return found
+            results.append(Decided(case, engine.decide_body(case.body), codes, expected))
+    return results
 
 
 @cache
@@ -56,7 +56,7 @@ def everything() -> list[Decided]:
     return list(chain.from_iterable(decided(universe, bundle) for universe in universes()))
 
 
-def test_each_finding_fires_if_and_only_if_its_rule_says_so() -> None:
+def test_policies_return_the_findings_that_the_reference_model_expects() -> None:
     for each in everything():
         denied = each.codes["deny"] - {"decision.nothing_allows"}
         found = (denied, each.codes["step_up"], each.codes["obligations"])
@@ -64,8 +64,7 @@ def test_each_finding_fires_if_and_only_if_its_rule_says_so() -> None:
         assert found == (each.expected.deny, each.expected.step_up, each.expected.obligations), each.case
 
 
-def test_each_decision_follows_from_its_findings() -> None:
-    """Any deny is a DENY, a STEP_UP waits for an approval, and obligations of an ALLOW are all delivered."""
+def test_verdict_codes_and_obligations_follow_from_the_findings() -> None:
     for each in everything():
         assert each.decision.verdict == each.expected.verdict, each.case
         if each.expected.codes is not None:
@@ -74,8 +73,8 @@ def test_each_decision_follows_from_its_findings() -> None:
         assert delivered == (each.expected.obligations if each.expected.verdict == "ALLOW" else frozenset()), each.case
 
 
-def test_each_finding_decides_some_calls_alone() -> None:
-    """Otherwise an exemption for one concern or obligation would not be noticed above."""
+def test_every_finding_is_the_only_finding_of_some_generated_calls() -> None:
+    """For each finding, some calls have no other finding. Only such calls show an exemption from the finding."""
     alone: Counter[str] = Counter()
     for each in everything():
         others = each.expected.deny or each.expected.step_up
@@ -91,7 +90,7 @@ def test_each_finding_decides_some_calls_alone() -> None:
 
 
 def without_own_grant(case: Case) -> Case | None:
-    """The call without the grant of its own subject, where that grant may not count; None if there is none."""
+    """Return the call without the subject's own grants. None if there are no such grants or such grants count."""
     request = deepcopy(case.request)
     entry = case.manifest["tools"][request["action"]["properties"]["tool"]]
     approval, me = request["context"].get("approval"), request["subject"]
@@ -105,7 +104,7 @@ def without_own_grant(case: Case) -> Case | None:
     return Case(request, case.manifest)
 
 
-def test_a_grant_of_the_subject_itself_changes_nothing() -> None:
+def test_grant_by_the_subject_of_a_call_does_not_count_as_approval() -> None:
     changed = 0
     for universe in universes():
         pairs = [(case, other) for case in universe.cases if (other := without_own_grant(case))]
@@ -133,7 +132,7 @@ IDS: tuple[dict[str, str], ...] = (
 )
 
 
-def test_the_id_of_a_planning_rule_changes_nothing() -> None:
+def test_id_of_a_planning_rule_does_not_affect_the_decision() -> None:
     answers = []
     for ids in IDS:
         rules = {ids.get(name, name): rule for name, rule in PLANNING.items()}

@@ -1,1 +1,1 @@
-"""The pages of docs/ and README: what they show is what happens."""
+"""Tests of the pages in docs/ and the README: their commands run and print the documented output."""

@@ -1,4 +1,4 @@
-"""docs/policy-change.md: each of its commands is run, in their order, and prints what the page shows."""
+"""The commands in docs/policy-change.md run in order and print the output on the page."""
 
 import os
 import re
@@ -16,11 +16,11 @@ from tests.support.command_line import Done, pdp
 PAGE = ROOT / "docs/policy-change.md"
 COMPARING = (["bundle", "diff"], ["release", "check"])
 GENERATE = ("--generate", "300")
-"""How many calls are made up here; on the page it is the default of 50,000, which takes half a minute each time."""
+"""Limits the number of generated calls. The default of 50,000 on the page takes half a minute for each command."""
 
 
 class Command(NamedTuple):
-    """One command of the page: its text for bash, the lines that it is shown to print, and its exit code."""
+    """A command on the page, with its expected output lines and exit code."""
 
     text: str
     shown: list[str]
@@ -28,7 +28,7 @@ class Command(NamedTuple):
 
 
 def commands(page: str) -> list[Command]:
-    """The commands of a page: blocks of `$ ` lines, with what they print, and `$ echo $?` after one that is not 0."""
+    """Return the commands in a page's blocks that start with `$ `. The exit code is from a following `$ echo $?`."""
     result: list[Command] = []
     lines = iter([line[4:] for line in page.splitlines() if line.startswith("    ") or not line])
     for line in lines:
@@ -48,7 +48,7 @@ def commands(page: str) -> list[Command]:
 
 
 def ran(text: str) -> Done:
-    """What a command came to: in this process where it is one of `pdp` by itself, which is faster."""
+    """Run a command. `pdp` runs in this process, because that is faster, unless the command has a pipe."""
     if not text.startswith("pdp ") or "|" in text or ">" in text:
         ended = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False, timeout=PATIENCE)
         return Done(ended.returncode, ended.stdout, ended.stderr)
@@ -57,7 +57,7 @@ def ran(text: str) -> Done:
 
 
 def printed(shown: list[str], out: str) -> bool:
-    """Whether `out` is what the page shows: `...` stands for any text, and alone on a line for any lines."""
+    """Return whether `out` matches the page, where `...` matches any text, and `...` alone in a line any lines."""
     pattern = "".join(
         r"(?:.*\n)*?" if line.strip() == "..." else ".*".join(map(re.escape, line.split("..."))) + r"\n"
         for line in shown
@@ -76,15 +76,13 @@ def printed(shown: list[str], out: str) -> bool:
         ([], "a\n", False),
     ],
 )
-def test_what_is_shown_is_held_against_what_is_printed(shown: list[str], out: str, expected: bool) -> None:
+def test_output_shown_on_the_page_must_match_the_printed_output(shown: list[str], out: str, expected: bool) -> None:
     assert printed(shown, out) is expected
 
 
 @pytest.mark.opa
 @pytest.mark.process
-def test_every_command_of_the_page_does_what_it_shows(
-    tmp_path: Path, opa: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_prints_the_documented_output(tmp_path: Path, opa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
     program = programs / "pdp"

@@ -1,14 +1,14 @@
-"""The snippets of README and docs/: commands and Python run, files and parts of files load by their readers.
+"""The snippets in README and docs/ work: commands and Python code run, and files are loaded.
 
-A page's fences are taken in their order, in one folder. The info string says what becomes of one:
+The fences of a page are processed in order in one folder. The first line of a fence selects what happens:
 
-    ```sh                    the commands run; each succeeds, or ends with the `exit code N` of its comment
-    ```console               `$ COMMAND`, and what it prints; `...` stands for what is left out
-    ```python                runs; what the page's snippets print is compared
-    ```yaml, json, rego      load as what they are part of
-    ```LANGUAGE NAME.EXT     is saved as that file, for what comes after
-    ```LANGUAGE not run: REASON
-    ```text                  is nothing that runs
+```sh                    the commands run; each succeeds, or ends with the `exit code N` of its comment
+```console               `$ COMMAND` runs and prints the output; `...` matches any text
+```python                runs; all Python snippets of the page together print the expected output
+```yaml, json, rego      is loaded as a part of the file to which the snippet belongs
+```LANGUAGE NAME.EXT     is saved as that file for later fences
+```LANGUAGE not run: REASON
+```text                  is not processed
 """
 
 import json
@@ -39,7 +39,7 @@ from tests.support.command_line import environment, pdp, written
 from tests.support.payments import REMEDY
 
 TRANSCRIPT = "docs/policy-change.md"
-"""The page that is one long run, with a test of its own."""
+"""This page is one long sequence of commands, so test_policy_change_page.py tests it."""
 
 PAGES = sorted(
     str(page.relative_to(ROOT))
@@ -104,17 +104,18 @@ ALLOW
 """,
     "docs/shadow.md": "1 0\n",
 }
-"""What the Python of a page prints, all of it; of one that is not here, nothing."""
+"""The output of all Python snippets of a page. The snippets of other pages print nothing."""
 
 NOT_RUN = {
     ("deploy/github/README.md", "for a runner of GitHub"),
     ("README.md", "installs packages"),
     ("README.md", "installs packages, runs all tests"),
-    ("docs/adapters.md", "needs its framework"),  # run by tests/adapters
+    # tests/adapters runs these snippets, because they need the frameworks.
+    ("docs/adapters.md", "needs its framework"),
     ("docs/bundles.md", "asks a server"),
     ("docs/bundles.md", "nginx is not installed"),
     ("docs/gateway.md", "needs an MCP server"),
-    ("docs/hooks.md", "changes settings of yours"),  # run by tests/hooks/install/test_story.py
+    ("docs/hooks.md", "changes settings of yours"),  # tests/hooks/install/test_story.py runs these snippets.
     ("docs/hooks.md", "installs packages"),
     ("docs/operations.md", "asks a server"),
     ("docs/operations.md", "needs Docker"),
@@ -125,11 +126,11 @@ NOT_RUN = {
     ("docs/service.md", "needs the store of a service"),
     ("docs/service.md", "takes minutes"),
 }
-"""What cannot run where tests do, by its reason."""
+"""The pages with snippets that cannot run in tests, and the reasons."""
 
 
 class Fence(NamedTuple):
-    """One snippet of a page, with the line where it begins."""
+    """A fenced snippet of a page, with the line number where it begins."""
 
     line: int
     language: str
@@ -138,7 +139,7 @@ class Fence(NamedTuple):
 
 
 def fences(page: str) -> list[Fence]:
-    """The fences of a page, also those within lists, whose indentation is no part of them."""
+    """Return the fences of a page. Fences in lists lose their indentation."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return [
         Fence(
@@ -164,16 +165,16 @@ STARTER = {
         "testing",
     )
 }
-"""The pages whose snippets stand in a project that `pdp init` made."""
+"""The pages whose snippets run in a project that `pdp init` created."""
 
 WIRE = {"tool": "initiate_wire", "arguments": {}}
 
 
 class Page:
-    """A page's folder, in which its fences are taken one after the other."""
+    """Processes the fences of one page in order, in one folder."""
 
     def __init__(self, name: str, folder: Path, opa: Path) -> None:
-        """Make the folder: that of a new project, or one with the examples alone, as in a clone."""
+        """Create the folder with a new project, or only with the examples, as in a clone of the repository."""
         folder.mkdir()
         self.folder, self.opa, self.printed = folder, opa, ""
         self.at = folder
@@ -192,7 +193,8 @@ class Page:
                     self.take(fence)
         programs = folder.with_name("bin")
         programs.mkdir()
-        # If the page shows no output, few calls and few mutants are enough; the gate mutates in docs/policy-change.md.
+        # For commands without documented output, reduce the numbers of calls and mutants. test_policy_change_page.py
+        # runs the complete gate.
         fewer = (
             'case "$1 $2" in "bundle diff") set -- "$@" --generate 3000 ;;\n'
             '"release check") set -- "$@" --generate 1000 --skip mutation ;;\n'
@@ -207,7 +209,7 @@ class Page:
         )  # fmt: skip
 
     def take(self, fence: Fence) -> None:
-        """Run the fence, save it, or load it, as its info string says."""
+        """Run, save or load a fence, depending on the first line of the fence."""
         if fence.info.startswith("not run: "):
             self.not_run.add((self.name, fence.info.removeprefix("not run: ")))
         elif fence.info:
@@ -218,7 +220,7 @@ class Page:
             getattr(self, f"take_{fence.language}")(fence.text)
 
     def take_sh(self, text: str) -> None:
-        """Run the commands in one shell; the next fence goes on in the folder where they end."""
+        """Run the commands in one shell. The next fence starts in the folder in which the commands end."""
         assert "pip install" not in text, "it would change what the other tests run with: say `not run`"
         script = re.sub(
             r"^(.+?) +# .*exit code (\d).*$", r"if \1; then exit 99; else test $? = \2; fi", text, flags=re.MULTILINE
@@ -229,32 +231,31 @@ class Page:
         self.at = Path(where.read_text().strip())
 
     def take_console(self, text: str) -> None:
-        """Run each command, and compare what it prints."""
+        """Run each command and compare its output with the page."""
         for command in commands("".join(f"    {line}\n" for line in text.splitlines())):
             code, out, err = self.ran("bash", "-c", command.text)
             assert code == command.code, f"{command.text}\n{out}{err}"
             assert printed(command.shown, out), f"{command.text}\n{out}{err}"
 
     def take_python(self, text: str) -> None:
-        """Run it as a program of its own."""
         code, out, err = self.ran(sys.executable, "-c", text)
         assert (code, err) == (0, "")
         self.printed += out
 
     def take_rego(self, text: str) -> None:
-        """Compile it beside the baseline; a rule alone as one of a package."""
+        """Compile the snippet together with the baseline. If the snippet has no package, add a package."""
         module = text if "\npackage " in f"\n{text}" else f"package snippet\n\nimport data.authz.lib.reason\n\n{text}"
         file = written(self.folder.with_name("snippet.rego"), module)
         code, _, err = self.ran(str(self.opa), "check", "--strict", str(ROOT / "policies/authz"), str(file))
         assert (code, err) == (0, ""), module
 
     def take_json(self, text: str) -> None:
-        """Load it: as data, where it has their roots."""
+        """Load the snippet as policy data if its keys are keys of policy data, and otherwise as JSON."""
         if {"directory", "settings"} & json.loads(text).keys():
             read_data([written(self.folder / "snippet.json", text)])
 
     def take_yaml(self, text: str) -> None:
-        """Load it by the reader of what it is a part of."""
+        """Load the snippet as the type of file to which its keys belong."""
         part = yaml.safe_load(text)
         file = written(self.folder / "snippet.yaml", text)
         try:
@@ -266,7 +267,7 @@ class Page:
             file.unlink()
 
     def load(self, part: Any, file: Path) -> None:
-        """Load a file with this part, which its first entry tells; the reader raises where something is wrong."""
+        """Load a file that contains this snippet. Its keys select the loader, which raises an error for a fault."""
         entry = part[0] if isinstance(part, list) else part
         names = entry.keys()
         if "mutant" in names:
@@ -301,7 +302,7 @@ class Page:
             assert read_project(file).manifest is not None
 
     def load_rules(self, part: dict[str, Any], file: Path) -> None:
-        """Load a repository's own rules for hooks. They name entries of the starter, and two servers."""
+        """Load a repository's rules for hooks. The rules may name tools of the starter files and of two MCP servers."""
         file.with_name(REPOSITORY_FILE).write_bytes(file.read_bytes())
         folder = Path(starter.__file__).parent
         entries = load_effective(folder / "manifest.yaml", folder / "governance.yaml").tools
@@ -310,12 +311,11 @@ class Page:
         assert {name: len(getattr(rules, name)) for name in part} == {name: len(part[name]) for name in part}
 
     def load_tools(self, tools: list[Any], file: Path) -> None:
-        """Load entries of a manifest, which stays for the governance that comes next."""
+        """Load entries of a manifest, and keep the manifest for the next snippet of governance."""
         manifest = {"manifest_version": "2026.01.1", "tools": tools}
         assert load_manifest(written(file.with_name("tools.yaml"), manifest)).tools
 
     def ran(self, *command: str) -> tuple[int, str, str]:
-        """Run a process in the page's folder."""
         done = subprocess.run(
             command, cwd=self.at, env=self.environment, capture_output=True, text=True, check=False, timeout=PATIENCE
         )
@@ -325,7 +325,7 @@ class Page:
 @pytest.mark.opa
 @pytest.mark.process
 @pytest.mark.parametrize("name", PAGES)
-def test_every_snippet_of_a_page_does_what_it_says(name: str, tmp_path: Path, opa: Path) -> None:
+def test_every_snippet_of_a_documentation_page_works(name: str, tmp_path: Path, opa: Path) -> None:
     page = Page(name, tmp_path / "work", opa)
 
     for fence in fences(name):
@@ -336,8 +336,8 @@ def test_every_snippet_of_a_page_does_what_it_says(name: str, tmp_path: Path, op
     assert page.not_run == {entry for entry in NOT_RUN if entry[0] == name}
 
 
-def test_every_page_with_snippets_is_looked_at() -> None:
-    """A fence without a language, or a command outside of fences, would be run by nobody."""
+def test_every_documentation_page_with_snippets_is_tested() -> None:
+    """Each fence has a known language, and every command on a page is in a fence."""
     languages = {"console", "ini", "json", "nginx", "python", "rego", "sh", "text", "yaml"}
     command = re.compile(r"^ {4,}(?:\$ |\$\(|pdp |pytest|scripts/|docker |pip |export |PDP_\w+=)", re.MULTILINE)
     unknown = [(page, fence.line) for page in PAGES for fence in fences(page) if fence.language not in languages]
@@ -353,8 +353,8 @@ def test_every_page_with_snippets_is_looked_at() -> None:
     assert set(PRINTS) | {page for page, _ in NOT_RUN} <= set(PAGES)
 
 
-def test_the_options_of_each_usage_line_are_those_of_its_command() -> None:
-    """`pdp COMMAND ... [--option]` in a fence of text."""
+def test_usage_lines_show_only_options_that_the_command_has() -> None:
+    """A usage line has the form `pdp COMMAND ... [--option]` and is in a `text` fence."""
     usages = [
         usage
         for page in PAGES
@@ -369,7 +369,7 @@ def test_the_options_of_each_usage_line_are_those_of_its_command() -> None:
 
 
 def options(usage: str) -> set[str]:
-    """The options of the command that a usage line is about."""
+    """Return the options that the command in a usage line has."""
     command: Any = typer.main.get_command(app)
     for word in usage.split()[1:]:
         if not hasattr(command, "list_commands"):

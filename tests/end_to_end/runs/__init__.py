@@ -1,1 +1,1 @@
-"""Runs of the examples that strangers try to steer."""
+"""Runs of the examples in which untrusted content tries to make the agent call tools."""

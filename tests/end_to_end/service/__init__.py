@@ -1,1 +1,1 @@
-"""The decision service as strangers use it."""
+"""Tests of the decision service as its users run it."""

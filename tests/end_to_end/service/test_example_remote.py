@@ -1,4 +1,4 @@
-"""examples/remote as it is written: a wire waits, is granted from a terminal and made once, over two kills."""
+"""In examples/remote, a wire is approved in a terminal and runs once, although the service is killed twice."""
 
 import os
 import re
@@ -16,13 +16,13 @@ EXAMPLE = ROOT / "examples/remote"
 
 
 @pytest.mark.process
-def test_the_story_is_the_one_of_the_readme(tmp_path: Path) -> None:
+def test_remote_example_runs_as_its_readme_says(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = written(tmp_path / "pdp", f'#!/bin/sh\nexec "{sys.executable}" -m pdp "$@"\n')
     command.chmod(0o755)
-    told = re.search(r"It prints:\n\n((?:    .*\n)+)", (EXAMPLE / "README.md").read_text(encoding="utf-8"))
-    assert told is not None
+    expected = re.search(r"It prints:\n\n((?:    .*\n)+)", (EXAMPLE / "README.md").read_text(encoding="utf-8"))
+    assert expected is not None
     path = f"{tmp_path}:{os.environ['PATH']}"
 
     done = subprocess.run(
@@ -30,4 +30,4 @@ def test_the_story_is_the_one_of_the_readme(tmp_path: Path) -> None:
         env=environment(PATH=path, PORT=str(port), PYTHONPATH=str(ROOT), TMPDIR=str(tmp_path)),
     )  # fmt: skip
 
-    assert (done.returncode, done.stdout) == (0, re.sub(r"(?m)^    ", "", told[1])), done.stderr
+    assert (done.returncode, done.stdout) == (0, re.sub(r"(?m)^    ", "", expected[1])), done.stderr

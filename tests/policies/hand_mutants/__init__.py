@@ -1,10 +1,11 @@
-"""Changes of the baseline's policies that a careful saboteur would make by hand, and who notices each.
+"""Changes that a careful attacker would make by hand in the baseline, and the tests that must notice the changes.
 
-approvals, numbers, names, data, runs: what weakens a rule that is there: an equality, a bound, a list, a level.
-back_doors: rules that are added, and conditions that a rule gains, for one case that nobody else knows.
-mutants: the changes as the files state them, and the request of each that shows its effect.
-witnesses: what the witnesses start from.
-noticed: the effect of a change, and the unit tests that notice it, in one run of OPA.
-test_hand_mutants: each change has the effect that is stated, and unit tests notice what is weakened.
-test_hidden_exemption: an exemption for one clerk in a rename of forty rules.
+approvals, numbers, names, data, runs: changes that weaken an existing rule, for example an equality, a bound or a list.
+back_doors: added rules, and added conditions that hold only for one hidden case.
+mutants: reads these changes, each with a witness: a request for which the change alters the verdict.
+witnesses: the base requests from which the witnesses are derived.
+noticed: runs OPA with a change, and returns whether the change's witness and the unit tests notice the change.
+test_hand_mutants: each change alters the verdict of its witness, and unit tests notice every weakened rule.
+test_doors_in_diffs: a bundle diff never reports a back door as harmless.
+test_hidden_exemption: a bundle diff finds an exemption for one clerk among forty renamed rules.
 """

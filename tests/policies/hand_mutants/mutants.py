@@ -1,13 +1,13 @@
-"""Changes of the baseline's policies as the files beside this one state them, each with a witness.
+"""Changes of the baseline's policies, read from the YAML files in this folder, each with a witness.
 
-A file is a list of:
+The witness of a change is a request whose verdict the change alters. A file is a list of:
 
-    name: what the change comes to
-    class: what kind of change it is
-    edits: [{file, text, replacement}, {file, added}]    `text` stands once in the file, or the first one counts;
-                                                         `added` is a rule at its end
-    base: the call of `witnesses.py` from which its witness starts; `wire` when it is not stated
-    request, entry, manifest, directory, settings, config: {JSON POINTER: VALUE}    what the witness has instead
+    name: the name of the change
+    class: the kind of the change
+    edits: [{file, text, replacement}, {file, added}]    replaces the first occurrence of `text` in the file;
+                                                         `added` is a rule that is appended to the file
+    base: the request of `witnesses.py` from which the witness is derived; default: `wire`
+    request, entry, manifest, directory, settings, config: {JSON POINTER: VALUE}    the changes of the base request
     verdicts: [BEFORE, AFTER]
 """
 
@@ -27,21 +27,23 @@ WEAKENED: Final = ("approvals", "numbers", "names", "data", "runs")
 BACK_DOORS: Final = ("back_doors",)
 
 ABSENT: Final = "absent"
-"""The value of a field that a witness does not have."""
+"""This value removes a field from the base request."""
 
 _PARTS: Final = ("request", "entry", "manifest", "directory", "settings", "config")
 
 
 @dataclass(frozen=True, slots=True)
 class HandMutant:
-    """One change.
+    """A change of the policies, with its witness: a request for which the change alters the verdict.
 
     Attributes:
-        name, kind: in words; kind is the file's `class`.
-        modules: the whole texts of the changed modules by their path.
-        plan: whether the witness is a plan.
-        body: the witness as the engine is asked it; data: what it is decided by.
-        verdicts: before and after.
+        name: The name of the change.
+        kind: What is changed, from the field `class` of the file.
+        modules: The texts of the changed modules, keyed by path.
+        plan: Whether the witness is a plan and not a call.
+        body: The request that is the witness, as the engine receives it.
+        data: The OPA data for the decision on the witness.
+        verdicts: The verdicts on the witness, without and with the change.
     """
 
     name: str
@@ -54,34 +56,32 @@ class HandMutant:
 
     @property
     def packages(self) -> list[str]:
-        """The packages of the changed modules, dotted."""
         return [package_name(text) for text in self.modules.values()]
 
 
 def package_name(module: str) -> str:
-    """Return the package of a module's text, dotted."""
     return f"\n{module}".split("\npackage ", 1)[1].split("\n", 1)[0].strip()
 
 
 def baseline_modules() -> dict[str, str]:
-    """Return the baseline's modules by path, without tests."""
+    """Return the texts of the baseline's modules, keyed by path. Unit tests are left out."""
     baseline = baseline_policies_path()
     return {path: module.text for path, module in collect(baseline, [baseline]).items()}
 
 
 def hand_mutants(*files: str) -> list[HandMutant]:
-    """Return the changes that the files state, by default all."""
+    """Return the changes in the YAML files with these names or, without names, in all YAML files."""
     modules = baseline_modules()
-    stated = [
+    items = [
         item
         for name in files or (*WEAKENED, *BACK_DOORS)
         for item in yaml.safe_load(Path(__file__).with_name(f"{name}.yaml").read_text())
     ]
-    return [_mutant(item, modules) for item in stated]
+    return [_mutant(item, modules) for item in items]
 
 
 def sample(mutants: Sequence[HandMutant], size: int) -> list[HandMutant]:
-    """Return some of the changes, as `pdp mutate --sample` does: others when the baseline has changed."""
+    """Return a sample of the changes. The sample depends on the text of the baseline, as in `pdp mutate --sample`."""
     policies = canonical(baseline_modules()).decode()
     return sorted(mutants, key=lambda mutant: digest(f"{mutant.name} {policies}".encode()))[:size]
 
@@ -113,7 +113,7 @@ def _edited(text: str, edit: dict[str, str], name: str) -> str:
     if "added" in edit:
         return f"{text}\n{edit['added']}\n"
     if edit["text"] not in text:
-        raise AssertionError(f"{name}: `{edit['text']}` does not stand in {edit['file']}")
+        raise AssertionError(f"{name}: `{edit['text']}` is not in {edit['file']}")
     return text.replace(edit["text"], edit["replacement"], 1)
 
 
@@ -121,7 +121,7 @@ def _set(holder: Any, keys: list[str], value: Any) -> None:
     for key in keys[:-1]:
         holder = holder[int(key)] if isinstance(holder, list) else holder.setdefault(key, {})
     if isinstance(holder, list):
-        # After the last one, it is added.
+        # An index after the last item appends the value to the list.
         holder[int(keys[-1]) : int(keys[-1]) + 1] = [value]
     elif value == ABSENT:
         del holder[keys[-1]]

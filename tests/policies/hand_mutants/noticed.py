@@ -1,4 +1,4 @@
-"""The effect of changes of the baseline's policies, and the unit tests that notice them, each in one run of OPA."""
+"""Run OPA with a change of the baseline's policies to see whether its witness and the unit tests notice the change."""
 
 import tempfile
 from collections.abc import Sequence
@@ -23,29 +23,29 @@ _FIXTURE: Final = "authz.lib.fixture_test"
 
 @dataclass(frozen=True, slots=True)
 class UnitTests:
-    """What a run says of one change: whether its witness is decided as stated, and which unit tests fail."""
+    """The result of a run with a change: whether the witness gets its new verdict, and which unit tests fail."""
 
     effect: bool
     failing: tuple[str, ...]
 
 
 def not_decided_as_stated(opa: Path, mutants: Sequence[HandMutant]) -> list[str]:
-    """Return the names of changes whose witness the policies as they are do not decide as the files state."""
+    """Return the changes whose witness does not get its first stated verdict from the unchanged policies."""
     witnesses = [_witness(mutant, mutant.verdicts[0], number) for number, mutant in enumerate(mutants)]
     failing = _failing(opa, _texts("\n".join(witnesses)), rf"^data\.{_WITNESS}\.")
     return [mutant.name for number, mutant in enumerate(mutants) if f"data.{_WITNESS}.test_{number}" in failing]
 
 
 def opens(opa: Path, mutant: HandMutant) -> bool:
-    """Tell whether the witness is decided as stated with the change."""
+    """Return whether the changed policies give the witness the second of its stated verdicts."""
     texts = {**_texts(_witness(mutant, mutant.verdicts[1], 0)), **mutant.modules}
     return not _failing(opa, texts, rf"^data\.{_WITNESS}\.")
 
 
 def run_unit_tests(opa: Path, mutant: HandMutant) -> UnitTests:
-    """Run the witness and the unit tests of the changed packages with the change."""
+    """Run the witness and the unit tests of the changed packages with the changed policies."""
     packages = "|".join(package.replace(".", r"\.") for package in mutant.packages)
-    # OPA compiles all that it is given, whatever it is told to run.
+    # OPA compiles every file that it is given, so unit tests of other packages are left out to save time.
     needed = {_FIXTURE, *(f"{package}_test" for package in mutant.packages)}
     tests = {path: text for path, text in _unit_tests().items() if package_name(text) in needed}
     texts = {**_texts(_witness(mutant, mutant.verdicts[1], 0)), **tests, **mutant.modules}

@@ -1,4 +1,4 @@
-"""A bundle diff never says of a back door that nothing loosens, whether or not a bundle has manifests."""
+"""A bundle diff never reports a back door as harmless, with or without a manifest in the bundle."""
 
 import shutil
 from functools import cache
@@ -16,13 +16,15 @@ from tests.support.payments import effective
 pytestmark = [pytest.mark.opa, pytest.mark.process]
 
 DOORS = hand_mutants(*BACK_DOORS)
-"""A sample is compared: a comparison takes many seconds, and `test_changed_rules` has a dozen in one bundle."""
+"""A comparison takes seconds, so only a sample is compared. `test_changed_rules` compares a dozen changes in one
+bundle.
+"""
 
 CALLS = 200
 
 
 def built(folder: Path, opa: Path, modules: dict[str, str]) -> Path:
-    """A bundle of the baseline with some modules changed, without manifests."""
+    """Build a bundle of the baseline with the given modules replaced and without manifests."""
     policies = folder / "policies"
     shutil.copytree(baseline_policies_path(), policies, ignore=shutil.ignore_patterns("checks"))
     write_texts(policies, modules)
@@ -37,7 +39,7 @@ def unchanged(folder: Path, opa: Path) -> Path:
 
 
 def with_manifest(bundle: Path) -> Path:
-    """The same bundle, with the manifest of the payments example."""
+    """Return a copy of the bundle that includes the manifest of the payments example."""
     read = read_bundle(bundle)
     data = {**read.data, "manifests": {effective().digest: effective().document}}
     file = bundle.with_name("with-manifest.tar.gz")
@@ -46,13 +48,14 @@ def with_manifest(bundle: Path) -> Path:
 
 
 @pytest.mark.parametrize("door", sample(DOORS, 5), ids=lambda door: door.name)
-def test_a_back_door_fails_the_gate(
+def test_bundle_diff_of_a_back_door_fails_the_gate(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, opa: Path, door: HandMutant
 ) -> None:
     base = tmp_path_factory.getbasetemp() / "unchanged"
     old, new = unchanged(base, opa), built(tmp_path, opa, door.modules)
 
-    # Every second one in bundles that have a manifest.
+    # Half of the back doors are compared in bundles with a manifest, and the other back doors in bundles without a
+    # manifest.
     bundles = (old, new) if DOORS.index(door) % 2 else (with_manifest(old), with_manifest(new))
     diff = bundle_diff(*bundles, most=CALLS, solved=False)
 
@@ -60,7 +63,7 @@ def test_a_back_door_fails_the_gate(
     assert diff.loosenings() or diff.not_shown
 
 
-def test_without_calls_each_change_is_not_shown(
+def test_bundle_diff_without_calls_reports_changes_as_not_shown(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, opa: Path
 ) -> None:
     old = unchanged(tmp_path_factory.getbasetemp() / "unchanged", opa)

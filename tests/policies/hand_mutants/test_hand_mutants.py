@@ -1,4 +1,4 @@
-"""Each change by hand has the effect that its file states, and the unit tests of the changed module notice it."""
+"""Each change made by hand alters the verdict of its witness, and unit tests notice every weakened rule."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ WEAKER = hand_mutants(*WEAKENED)
 DOORS = hand_mutants(*BACK_DOORS)
 
 
-def test_there_are_enough_of_each_class() -> None:
+def test_hand_mutant_files_have_enough_policy_changes_with_unique_names() -> None:
     names = [mutant.name for mutant in (*WEAKER, *DOORS)]
 
     assert len(WEAKER) >= 60
@@ -21,19 +21,21 @@ def test_there_are_enough_of_each_class() -> None:
     assert sorted(set(names)) == sorted(names)
 
 
-def test_witnesses_are_decided_as_stated_without_any_change(opa: Path) -> None:
+def test_unchanged_policies_give_each_witness_request_the_verdict_stated_in_the_file(opa: Path) -> None:
     assert not_decided_as_stated(opa, [*WEAKER, *DOORS]) == []
 
 
 @pytest.mark.parametrize("mutant", sample(WEAKER, 24), ids=lambda mutant: mutant.name)
-def test_unit_tests_of_the_module_notice_what_is_weakened(opa: Path, mutant: HandMutant) -> None:
+def test_unit_tests_notice_a_weakened_rule(opa: Path, mutant: HandMutant) -> None:
     run = run_unit_tests(opa, mutant)
 
-    assert run.effect, "the witness is not decided as the file states"
-    assert run.failing, "no unit test notices"
+    assert run.effect, "the witness does not get the verdict in the file"
+    assert run.failing, "no unit test fails"
 
 
 @pytest.mark.parametrize("mutant", DOORS, ids=lambda mutant: mutant.name)
-def test_a_back_door_opens(opa: Path, mutant: HandMutant) -> None:
-    # No unit test can know of it: the differences of bundles are what notices rules that are added.
-    assert opens(opa, mutant), "the witness is not decided as the file states"
+def test_back_door_gives_its_witness_request_the_changed_verdict_stated_in_the_file(
+    opa: Path, mutant: HandMutant
+) -> None:
+    # Unit tests cannot find a back door, because it is an added rule or condition. The bundle diff finds it.
+    assert opens(opa, mutant), "the witness does not get the verdict in the file"

@@ -1,4 +1,4 @@
-"""Forty rules get other names, and one of them an exemption: the difference of the bundles shows it, and it alone."""
+"""Forty rules are renamed, and one of these rules gets an exemption. The bundle diff shows only the exemption."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ CONCERN = Path(__file__).with_name("accounts.rego").read_text()
 
 
 def built(folder: Path, opa: Path, prefix: str, exemption: str = "") -> Path:
-    """The payments example with forty accounts that are closed, each by a rule of its own."""
+    """Build a bundle of the payments example in which forty accounts are closed. Each account has a separate rule."""
     rules = [
         f"_closed if {prefix}{number:02}\n\n{prefix}{number:02} if {{\n"
         f'\tinput.context.arguments.source_account == "acct-{number}"\n{exemption if number == EXEMPT else ""}}}\n'
@@ -41,13 +41,13 @@ def compared(folder: Path, opa: Path, exemption: str = "") -> BundleDiff:
     return bundle_diff(old, new, suites=[load_suite(EXAMPLE / "scenarios.yaml")], most=CALLS)
 
 
-def test_a_rename_is_silent(tmp_path: Path, opa: Path) -> None:
+def test_bundle_diff_of_renamed_rules_shows_no_difference(tmp_path: Path, opa: Path) -> None:
     diff = compared(tmp_path, opa)
 
     assert (diff.structure.rules, diff.groups, diff.loosenings()) == ((), (), {})
 
 
-def test_an_exemption_in_it_is_shown_or_reported(tmp_path: Path, opa: Path) -> None:
+def test_bundle_diff_reports_an_exemption_among_renamed_rules(tmp_path: Path, opa: Path) -> None:
     diff = compared(tmp_path, opa, '\tinput.subject.id != "clerk-7"\n')
 
     exempt = {f"custom.concerns.accounts {prefix}{EXEMPT}" for prefix in ("_account_", "_closed_")}

@@ -1,11 +1,11 @@
-"""What the witnesses of changes start from: six calls and a plan, each of them ALLOW."""
+"""The base requests of the witnesses: six calls and a plan, which the unchanged policies allow."""
 
 from copy import deepcopy
 from typing import Any, Final
 
 DIGEST: Final = f"sha256:{'0' * 64}"
 
-# A user's concern that finds whatever the request says, so that a witness can have one.
+# This custom concern returns the findings that the request contains, so that a witness can produce any finding.
 PROBE_FILE: Final = "custom/concerns/probe/probe.rego"
 PROBE: Final = "package custom.concerns.probe\n" + "".join(
     f"\n{part} contains item if some item in input.context.probe.{part}\n"
@@ -61,7 +61,7 @@ _WIRE: Final[dict[str, Any]] = {
 
 
 def _approved() -> dict[str, Any]:
-    """The wire above its limit, with a person's approval."""
+    """Return a wire whose amount exceeds the limit of the wire, approved by a person."""
     base = deepcopy(_WIRE)
     context = base["request"]["context"]
     context["arguments"]["amount"] = 47500
@@ -76,7 +76,7 @@ def _approved() -> dict[str, Any]:
 
 
 def _own() -> dict[str, Any]:
-    """The same, asked by an agent and approved by the person for whom it acts."""
+    """Return a wire that an agent requested and that the subject of the agent has approved."""
     base = _approved()
     subject = base["request"]["subject"]["properties"]
     subject |= {"iss": "a", "act": {"sub": "agent:a", "scopes": subject["scopes"]}}
@@ -86,7 +86,7 @@ def _own() -> dict[str, Any]:
 
 
 def _corpus() -> dict[str, Any]:
-    """The same tool as a reader of a marked corpus."""
+    """Return a call that reads a corpus with markings."""
     base = deepcopy(_WIRE)
     base["request"]["resource"] = {"type": "corpus", "id": "hr", "properties": {}}
     base["entry"] |= {"effect_class": "read-internal", "risk_tier": "low", "limits": [], "markings": ["pii"]}
@@ -94,7 +94,7 @@ def _corpus() -> dict[str, Any]:
 
 
 def _run() -> dict[str, Any]:
-    """The same in a run that has read a stranger's words, to whom the user named."""
+    """Return a wire in a run that has read untrusted text. The user named the recipient in the prompt."""
     base = deepcopy(_WIRE)
     base["entry"] |= {"risk_tier": "low", "limits": [], "flow": {"profile": "balanced"}}
     recipient = {
@@ -108,7 +108,7 @@ def _run() -> dict[str, Any]:
 
 
 def _sum() -> dict[str, Any]:
-    """The same under a limit of the day's sum, all of which it spends."""
+    """Return a wire that uses up a daily limit."""
     base = deepcopy(_WIRE)
     window = {"days": 1, "from": "midnight"}
     base["entry"]["limits"] = [{"limit": "wire.daily", "argument": "amount", "per": "subject", "window": window}]
@@ -119,7 +119,6 @@ def _sum() -> dict[str, Any]:
 
 
 def _plan() -> dict[str, Any]:
-    """A plan of one step."""
     return {**deepcopy(_WIRE), "request": {"steps": [{"tool": "search"}], "context": {"purpose": "chat"}}}
 
 
