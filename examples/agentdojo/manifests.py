@@ -1,7 +1,7 @@
 """Write the manifests of the four suites from the functions of AgentDojo: `python manifests.py`, with agentdojo 0.1.35.
 
-Names, descriptions, parameters and results are the functions' own. What a deployer knows of the form of identifiers,
-accounts and dates stands in `BOUNDS` and nowhere else.
+Names, descriptions, parameters and results come from the functions. `BOUNDS` has everything that only a deployer knows:
+the form of identifiers, accounts and dates.
 """
 
 import json
@@ -16,10 +16,10 @@ _IDENTIFIER: Final = {"pattern": "^[A-Za-z0-9_-]{1,64}$"}
 _IBAN: Final = {"pattern": "^[A-Z]{2}[0-9]{2}[A-Z0-9]{8,30}$"}
 _ACCOUNT: Final = {"pattern": "^(me|[A-Z]{2}[0-9]{2}[A-Z0-9]{8,30})$"}
 _DATE: Final = {"pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"}
-# Times without a zone, which are none for `format: date-time`.
+# Times without a time zone, which `format: date-time` rejects.
 _TIME: Final = {"pattern": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,15}$"}
 
-# The form of texts that the types leave open: of a field of a record, a function's whole result, an argument.
+# The form of texts that the types leave open: of a record's field, a function's result or an argument.
 BOUNDS: Final[dict[str, dict[str, Any]]] = {
     "CalendarEvent.id_": _IDENTIFIER,
     "CloudDriveFile.id_": _IDENTIFIER,
@@ -51,13 +51,13 @@ def _entry(function: Any, records: dict[str, Any]) -> dict[str, Any]:
         "description": " ".join(function.description.split()),
         "schema": _schema(function.parameters, records, function.name),
     }
-    if function.return_type is not None:  # a function may state none
+    if function.return_type is not None:  # A function may have no description.
         entry["result_schema"] = _schema(function.return_type, records) | BOUNDS.get(function.name, {})
     return entry
 
 
 def _schema(type_: Any, records: dict[str, Any], name: str = "") -> dict[str, Any]:
-    """Return the schema of a type, and add the records that it names."""
+    """Return the schema of a type, and add the records that it refers to."""
     schema = TypeAdapter(type_).json_schema(mode="serialization")
     schema.pop("title", None)
     records |= schema.pop("$defs", {})

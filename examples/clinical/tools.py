@@ -1,4 +1,4 @@
-"""The medical engine's tools, with a handful of findings in the place of its retrieval model."""
+"""The medical engine's tools, with a few fixed findings instead of a retrieval model."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def retrieve_evidence(
     search_mode: str = "guidelines",
     patient_context: str | None = None,
 ) -> dict[str, Any]:
-    """Return evidence; `search_mode` comes from the tool's config, `patient_context` from the state."""
+    """Return evidence. `search_mode` comes from the tool's config, and `patient_context` from the state."""
     sources = [search_mode, *(["web"] if web_search else [])]
     asked = subquestion_ids or [subquestion_id or "whole"]
     about = f" ({patient_context})" if patient_context else ""

@@ -1,4 +1,4 @@
-"""Supplier payments on the Agent Framework: one wire runs, one waits for a second person. The model is a script."""
+"""Supplier payments with the Agent Framework: a wire runs, and another waits for approval. The model is scripted."""
 
 import asyncio
 from pathlib import Path
@@ -14,7 +14,7 @@ SUPERVISOR = {"sub": "supervisor-9", "roles": ["payments.approver"]}
 
 
 class Script(maf.FunctionInvocationLayer, maf.ChatMiddlewareLayer, maf.BaseChatClient):
-    """Stand in for a model: propose the wire that the user asks for, and say what came of it."""
+    """A scripted model: it proposes the wire that the user asks for, and then reports the result."""
 
     async def _inner_get_response(self, *, messages: Any, **_: Any) -> Any:
         said = messages[-1].contents[-1]
@@ -33,7 +33,7 @@ def initiate_wire(beneficiary_id: str, amount: float, source_account: str, refer
 
 
 def session(run: maf.AgentContext) -> dict[str, Any]:
-    """Whose calls these are, of what the application passes to the run; the model has no part in it."""
+    """Return the session of a run from the application's values. The model cannot change them."""
     claims = {"emts": {"payments.wire.initiate": True}, "limits": {"wire.auto_approved": 25000}}
     facts = {"beneficiary_id": "bene-acme-441", "sanctions_status": "clear"}
     return {"claims": {**claims, "sub": run.function_invocation_kwargs["officer"]}, "facts": facts}

@@ -1,4 +1,4 @@
-"""A FastAPI application whose wires are decided. `authenticated` stands in for what verifies tokens."""
+"""A FastAPI application with decided wires. `authenticated` takes the place of token verification."""
 
 import asyncio
 import json
@@ -18,19 +18,19 @@ app = FastAPI()
 
 @app.post("/wires", operation_id="initiate_wire")
 def initiate_wire(beneficiary_id: str, amount: float, source_account: str, reference: str) -> dict[str, str]:
-    """Stand in for the payment hub."""
+    """Simulate the payment hub."""
     print(f"  the hub wires {amount} for {reference} from {source_account} to {beneficiary_id}")
     return {"wired": reference}
 
 
 def caller(scope: Any) -> dict[str, Any]:
-    """Return whose call this is. A header names the payment, so that it is made once; it cannot name a person."""
+    """Return the caller's session. A header names the payment, so that it runs once, but cannot name the person."""
     key = dict(scope["headers"]).get(b"idempotency-key", b"").decode()
     return {"claims": scope["user"], "facts": OFFICER["facts"], "idempotency_key": key}
 
 
 async def main() -> None:
-    """Ask for two wires; one is held, granted by a second person, and made by the same request."""
+    """Request two wires. The second waits until another person approves it, and the same request then runs it."""
     approvals = Approvals()
     with Pep.from_project(PAYMENTS / "pdp.yaml", approvals=approvals) as pep:
         guarded = AsgiMiddleware(app, pep, caller, app.openapi())

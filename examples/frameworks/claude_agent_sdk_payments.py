@@ -1,4 +1,4 @@
-"""Supplier payments with the Claude Agent SDK: one wire runs, one waits for a second person. The model is a script."""
+"""Supplier payments with the Claude Agent SDK: a wire runs, and another waits for approval. The model is scripted."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A stand-in for the API that the client asks for messages: it streams the one that a script gives."""
+"""A local replacement for the messages API. It streams the message that a script returns."""
 
 import json
 from http.server import BaseHTTPRequestHandler
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Script(BaseHTTPRequestHandler):
-    """Propose the wire of `asked`, once, and be told what came of it."""
+    """A scripted model: it proposes the wire of `asked` once, and then reports the result."""
 
     asked: float | None = None
 

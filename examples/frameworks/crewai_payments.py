@@ -1,11 +1,12 @@
-"""Supplier payments with CrewAI: one wire runs, one waits for a second person. The model is a script."""
+"""Supplier payments with CrewAI: a wire runs, and another waits for approval. The model is scripted."""
 
 import json
 import os
 from pathlib import Path
 from typing import Any
 
-os.environ |= {"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TESTING": "true"}  # no network, no questions
+# This disables network access and prompts of CrewAI.
+os.environ |= {"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TESTING": "true"}
 
 from crewai import Agent, Crew, Task
 from crewai.llms.base_llm import BaseLLM
@@ -18,14 +19,14 @@ PROJECT = Path(__file__).parents[1] / "payments/pdp.yaml"
 SUPERVISOR = {"sub": "supervisor-9", "roles": ["payments.approver"]}
 CLAIMS = {"sub": "officer-123", "emts": {"payments.wire.initiate": True}, "limits": {"wire.auto_approved": 25000}}
 FACTS = {"beneficiary_id": "bene-acme-441", "sanctions_status": "clear"}
-OFFICER = {"claims": CLAIMS, "facts": FACTS, "run_id": "july"}  # a run lasts as long as a held call of it can wait
+OFFICER = {"claims": CLAIMS, "facts": FACTS, "run_id": "july"}  # The run lasts until a held call expires.
 
 
 class Script(BaseLLM):
-    """Stand in for a model: propose the wire of the task, and say what came of it."""
+    """A scripted model: it proposes the wire of the task, and then reports the result."""
 
     def call(self, messages: Any, *_: Any, **__: Any) -> Any:
-        """Answer."""
+        """Answer the messages."""
         if messages[-1]["role"] == "tool":
             return f"It was: {messages[-1]['content']}"
         amount = float(next(word for word in messages[-1]["content"].split() if word.isdigit()))
@@ -34,7 +35,7 @@ class Script(BaseLLM):
         return [{"id": f"call-{amount}", "type": "function", "function": function}]
 
     def supports_function_calling(self) -> bool:
-        """Return that tools are called by the model's API."""
+        """Return true, because the model's API calls tools."""
         return True
 
 

@@ -1,4 +1,4 @@
-"""A FastMCP server whose wires are decided. Over HTTP with `auth`, the claims would be `get_access_token().claims`."""
+"""A FastMCP server with decided wires. With `auth` over HTTP, use `get_access_token().claims` as claims."""
 
 import asyncio
 import json
@@ -16,19 +16,19 @@ OFFICER = json.loads((PAYMENTS / "session.json").read_text())
 
 
 def caller(context: Context) -> dict[str, Any]:
-    """Return whose call this is. The client names the payment, so that it is made once; it cannot name a person."""
+    """Return the caller's session. The client names the payment, so that it runs once, but cannot name the person."""
     request = context.request_context
     return {**OFFICER, "idempotency_key": ((request and request.meta) or {}).get("example/payment")}
 
 
 def initiate_wire(beneficiary_id: str, amount: float, source_account: str, reference: str) -> str:
-    """Stand in for the payment hub."""
+    """Simulate the payment hub."""
     print(f"  the hub wires {amount} for {reference} from {source_account} to {beneficiary_id}")
     return "wired"
 
 
 async def main() -> None:
-    """Propose two wires; one is held, granted by a second person, and made by the same call."""
+    """Propose two wires. The second waits until another person approves it, and the same call then runs it."""
     approvals = Approvals()
     with Pep.from_project(PAYMENTS / "pdp.yaml", approvals=approvals) as pep:
         server = FastMCP("payments", middleware=[FastMcpMiddleware(pep, caller)])

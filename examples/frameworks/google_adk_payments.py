@@ -1,4 +1,4 @@
-"""An agent of Google's ADK proposes two wires: one is held, granted by a second person, and made as its run goes on."""
+"""An agent of Google's ADK proposes two wires. The second waits for approval, and runs when the run continues."""
 
 import asyncio
 import json
@@ -15,11 +15,12 @@ from pdp import Approvals, Pep
 from pdp.adapters.google_adk import AdkPlugin
 
 PAYMENTS = Path(__file__).parents[1] / "payments"
-OFFICER = json.loads((PAYMENTS / "session.json").read_text()) | {"idempotency_key": None}  # made of session and call
+# The id is derived from session and call.
+OFFICER = json.loads((PAYMENTS / "session.json").read_text()) | {"idempotency_key": None}
 WIRE = {"beneficiary_id": "bene-acme-441", "source_account": "acc-1", "reference": "INV-1"}
 
 
-class ScriptedModel(BaseLlm):  # it proposes the wire of the amount that the user names
+class ScriptedModel(BaseLlm):  # The model proposes a wire of the amount that the user names.
     async def generate_content_async(self, llm_request: Any, **_: Any) -> Any:
         said = llm_request.contents[-1].parts[0].text
         call = {"name": "initiate_wire", "args": {**WIRE, "amount": int(said or 0)}}

@@ -1,4 +1,4 @@
-"""Supplier payments on LangChain: one wire runs, one waits for a second person. The model is a script."""
+"""Supplier payments with LangChain: a wire runs, and another waits for approval. The model is scripted."""
 
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,15 @@ AMOUNTS = {"INV-1": 20_000, "INV-2": 47_500}
 
 
 class Script(GenericFakeChatModel):
-    """Stands in for a model: proposes a wire for each invoice, and says what came of it."""
+    """A scripted model: it proposes a wire for each invoice, and then reports the result."""
 
     def bind_tools(self, *_: Any, **__: Any) -> Any:
-        """Take any tools."""
+        """Accept any tools."""
         return self
 
 
 def turns() -> Any:
-    """Return what the model says, in its turn."""
+    """Return the turns of the model in order."""
     for invoice, amount in AMOUNTS.items():
         wire = {"beneficiary_id": "bene-acme-441", "amount": amount, "source_account": "ops", "reference": invoice}
         yield AIMessage("", tool_calls=[{"name": "initiate_wire", "args": wire, "id": f"call-{invoice}"}])
@@ -39,7 +39,7 @@ def initiate_wire(beneficiary_id: str, amount: float, source_account: str, refer
 
 
 def session(officer: str) -> dict[str, Any]:
-    """Whose calls these are, made of the run's `context`; the model has no part in it."""
+    """Return the session of a run from its `context`. The model cannot change it."""
     claims = {"sub": officer, "emts": {"payments.wire.initiate": True}, "limits": {"wire.auto_approved": 25000}}
     return {"claims": claims, "facts": {"beneficiary_id": "bene-acme-441", "sanctions_status": "clear"}}
 

@@ -1,4 +1,4 @@
-"""Supplier payments on LlamaIndex: one wire runs, one waits for a second person. The model is a script."""
+"""Supplier payments with LlamaIndex: a wire runs, and another waits for approval. The model is scripted."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ SUPERVISOR = {"sub": "supervisor-9", "roles": ["payments.approver"]}
 
 
 def script(messages: list[ChatMessage], **_: Any) -> ChatMessage:
-    """Stand in for a model: propose the wire that the user asks for, and say what came of it."""
+    """Answer as a scripted model: propose the wire that the user asks for, and then report the result."""
     said = messages[-1].content or ""
     if messages[-1].role == "tool":
         return ChatMessage(f"It was {said}.", role="assistant")
@@ -33,7 +33,7 @@ def initiate_wire(beneficiary_id: str, amount: float, source_account: str, refer
 
 
 def session(state: dict[str, Any]) -> dict[str, Any]:
-    """Whose calls these are, of what the application put into the run's state; the model has no part in it."""
+    """Return the session of a run from its state, which the application sets. The model cannot change it."""
     claims = {"emts": {"payments.wire.initiate": True}, "limits": {"wire.auto_approved": 25000}}
     facts = {"beneficiary_id": "bene-acme-441", "sanctions_status": "clear"}
     return {"claims": {**claims, "sub": state["officer"]}, "facts": facts}

@@ -1,4 +1,4 @@
-"""A server of the MCP SDK whose wires are decided. Over HTTP, `get_access_token().claims` would be the claims."""
+"""A server of the MCP SDK with decided wires. Over HTTP, use `get_access_token().claims` as claims."""
 
 import asyncio
 import json
@@ -17,18 +17,18 @@ OFFICER = json.loads((PAYMENTS / "session.json").read_text())
 
 
 def caller(request: Any) -> dict[str, Any]:
-    """Return whose call this is. The client names the payment, so that it is made once; it cannot name a person."""
+    """Return the caller's session. The client names the payment, so that it runs once, but cannot name the person."""
     return {**OFFICER, "idempotency_key": (request.meta or {}).get("example/payment")}
 
 
 def initiate_wire(beneficiary_id: str, amount: float, source_account: str, reference: str) -> str:
-    """Stand in for the payment hub."""
+    """Simulate the payment hub."""
     print(f"  the hub wires {amount} for {reference} from {source_account} to {beneficiary_id}")
     return "wired"
 
 
 async def main() -> None:
-    """Propose two wires; one is held, granted by a second person, and made by the same call."""
+    """Propose two wires. The second waits until another person approves it, and the same call then runs it."""
     approvals = Approvals()
     with Pep.from_project(PAYMENTS / "pdp.yaml", approvals=approvals) as pep:
         server = MCPServer("payments", middleware=[McpMiddleware(pep, caller)])

@@ -1,4 +1,4 @@
-"""Supplier payments on the OpenAI Agents SDK: one wire runs, one waits for a second person. The model is a script."""
+"""Supplier payments with the OpenAI Agents SDK: a wire runs, and another waits for approval. The model is scripted."""
 
 import asyncio
 from pathlib import Path
@@ -21,14 +21,14 @@ def initiate_wire(beneficiary_id: str, amount: float, source_account: str, refer
 
 
 def session(officer: dict) -> dict:
-    """Whose calls these are, made of what the application passes to the run; the model has no part in it."""
+    """Return the session of a run from the application's context. The model cannot change it."""
     claims = {"sub": officer["id"], "emts": {"payments.wire.initiate": True}, "limits": {"wire.auto_approved": 25000}}
     facts = {"beneficiary_id": "bene-acme-441", "sanctions_status": "clear"}
     return {"claims": claims, "facts": facts, "run_id": officer["case"]}
 
 
 def wire(amount: int, number: str) -> list:
-    """What the model proposes, and what it says afterwards."""
+    """Return the model's turns: the proposed wire, and the final text."""
     details = {"beneficiary_id": "bene-acme-441", "source_account": "ops-main", "reference": number}
     call = function_call("initiate_wire", {**details, "amount": amount}, call_id=f"call-{number}")
     return [[call], [assistant_message(f"Invoice {number} is paid.")]]

@@ -1,4 +1,4 @@
-"""Supplier payments on Pydantic AI: one wire runs, one waits for a second person. The model is a script."""
+"""Supplier payments with Pydantic AI: a wire runs, and another waits for approval. The model is scripted."""
 
 import asyncio
 from pathlib import Path
@@ -16,7 +16,7 @@ AMOUNTS = {"INV-1": 20_000, "INV-2": 47_500}
 
 
 def session(officer: str) -> dict:
-    """Whose calls these are, made of the run's `deps`; the model has no part in it."""
+    """Return the session of a run from its `deps`. The model cannot change it."""
     claims = {"sub": officer, "emts": {"payments.wire.initiate": True}, "limits": {"wire.auto_approved": 25000}}
     return {"claims": claims, "facts": {"beneficiary_id": "bene-acme-441", "sanctions_status": "clear"}}
 
@@ -28,7 +28,7 @@ def initiate_wire(beneficiary_id: str, amount: float, source_account: str, refer
 
 
 def script(messages: list, _: object) -> ModelResponse:
-    """Propose a wire for the invoice, and then say what the tool said."""
+    """Propose a wire for the invoice, and then repeat the tool's result."""
     last = messages[-1].parts[-1]
     if isinstance(last, ToolReturnPart):
         return ModelResponse([TextPart(last.content)])

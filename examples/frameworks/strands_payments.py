@@ -1,4 +1,4 @@
-"""A Strands agent proposes two wires: one is held, granted by a second person, and made as its run goes on."""
+"""A Strands agent proposes two wires. The second waits for approval, and runs when the run continues."""
 
 import json
 from pathlib import Path
@@ -12,12 +12,12 @@ from pdp.adapters.strands import StrandsPlugin
 
 PAYMENTS = Path(__file__).parents[1] / "payments"
 OFFICER = json.loads((PAYMENTS / "session.json").read_text())
-del OFFICER["idempotency_key"]  # it is made of the run and the call
+del OFFICER["idempotency_key"]  # The id is derived from the run and the call.
 WIRE = {"beneficiary_id": "bene-acme-441", "source_account": "acc-1", "reference": "INV-1"}
 
 
 class ScriptedModel(Model):
-    """Stands in for a model: it proposes the wire of the amount that the user names."""
+    """A scripted model: it proposes a wire of the amount that the user names."""
 
     get_config = update_config = structured_output = lambda *_, **__: None
 
@@ -35,7 +35,7 @@ class ScriptedModel(Model):
 
 @tool
 def initiate_wire(beneficiary_id: str, amount: float, source_account: str, reference: str) -> str:
-    """Stand in for the payment hub."""
+    """Simulate the payment hub."""
     print(f"  the hub wires {amount:.0f} for {reference} from {source_account} to {beneficiary_id}")
     return "wired"
 

@@ -1,6 +1,6 @@
-"""A memory that a model can only propose to: every tool files a proposal with its sources, and nothing else.
+"""A memory to which a model can only file proposals. Every tool files a proposal with its sources.
 
-What is canonical is changed by people and programs that read the proposals; no tool here can.
+People and programs that read the proposals change the canonical memory. No tool here can.
 """
 
 from collections.abc import Callable, Mapping, MutableMapping
@@ -21,14 +21,14 @@ KINDS: Final = {
 
 
 class Memory:
-    """What was proposed, in order: `{id, kind, payload, provenance}`, where provenance links to the sources."""
+    """The proposals in order: `{id, kind, payload, provenance}`, where `provenance` names the sources."""
 
     def __init__(self, filed: MutableMapping[str, Any] | None = None) -> None:
         self._filed: MutableMapping[str, Any] = {} if filed is None else filed
         self.canonical: tuple[dict[str, Any], ...] = ()
 
     def file(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """File a proposal and return what was filed."""
+        """File a proposal and return it."""
         payload = {name: value for name, value in arguments.items() if name != "source_ids"}
         filed = {
             "id": f"proposal-{len(self._filed) + 1}",
@@ -41,11 +41,11 @@ class Memory:
 
     @property
     def proposals(self) -> list[dict[str, Any]]:
-        """What was proposed, in order."""
+        """The proposals in order."""
         return list(self._filed.values())
 
     def tools(self) -> dict[str, Callable[..., dict[str, Any]]]:
-        """Return the tools by name, all of them on this memory."""
+        """Return the tools of this memory by name."""
         return {name: self._tool(name) for name in KINDS}
 
     def _tool(self, name: str) -> Callable[..., dict[str, Any]]:
@@ -56,5 +56,5 @@ class Memory:
 
 
 def tools(world: Mapping[str, MutableMapping[str, Any]] | None = None) -> dict[str, Callable[..., dict[str, Any]]]:
-    """Return the tools on an empty memory, or on the one of a scenario's world."""
+    """Return the tools of a new memory, or of the memory in a scenario's world."""
     return Memory(world and world["proposals"]).tools()

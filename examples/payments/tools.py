@@ -1,7 +1,7 @@
-"""The payment agent's tools, with a stand-in for the payment hub and the register of beneficiaries.
+"""The payment agent's tools, with simulated payment hub and register of beneficiaries.
 
-The hub keeps what it was told, so that the example can show what was called and what was not. A real application puts
-its own client here; nothing else changes.
+The hub records its calls, so that the example can show them. A real application uses its own client instead, and needs
+no other change.
 """
 
 from collections.abc import Callable, Mapping, MutableMapping
@@ -11,13 +11,13 @@ BENEFICIARIES: Final = {"bene-acme-441": {"sanctions_status": "clear"}}
 
 
 class PaymentHub:
-    """Stands in for the payment hub: it moves no money and remembers every wire it was asked for."""
+    """A simulated payment hub: it moves no money and records every wire."""
 
     def __init__(self, wires: MutableMapping[str, Any] | None = None) -> None:
         self.wires = {} if wires is None else wires
 
     def initiate_wire(self, beneficiary_id: str, amount: float, source_account: str, reference: str) -> dict[str, Any]:
-        """Take a wire and return its number."""
+        """Accept a wire and return its number."""
         wire = {
             "beneficiary_id": beneficiary_id,
             "amount": amount,
@@ -30,19 +30,19 @@ class PaymentHub:
 
 
 class Register:
-    """Stands in for the register of beneficiaries and their screening."""
+    """A simulated register of beneficiaries and their screening."""
 
     def __init__(self, beneficiaries: Mapping[str, Any] | None = None) -> None:
         self._beneficiaries = BENEFICIARIES if beneficiaries is None else beneficiaries
 
     def lookup_beneficiary(self, payee_name: str, invoice_ref: str) -> dict[str, Any]:
-        """Resolve a payee to the beneficiary that the registry document's example names, the only one it has."""
+        """Return the beneficiary of a payee. The register only has the one in the registry document's example."""
         return {"beneficiary_id": min(self._beneficiaries), "payee_name": payee_name, "invoice_ref": invoice_ref}
 
     def validate_payment(
         self, beneficiary_id: str, amount: float, source_account: str, reference: str
     ) -> dict[str, Any]:
-        """Report the screening: beneficiaries who are not in the register have not been screened."""
+        """Return the screening. Beneficiaries that are not in the register have not been screened."""
         record = self._beneficiaries.get(beneficiary_id, {"sanctions_status": "not_screened"})
         return {
             "beneficiary_id": beneficiary_id,
@@ -54,9 +54,9 @@ class Register:
 
 
 def tools(world: Mapping[str, MutableMapping[str, Any]] | None = None) -> dict[str, Callable[..., Any]]:
-    """Return the tools by name, with a payment hub of their own, or on the systems of a scenario's world.
+    """Return the tools by name, with a new payment hub or the systems of a scenario's world.
 
-    `cancel_wire` is what an engineer added and nobody entered into the manifest: no agent ever gets to it.
+    An engineer added `cancel_wire`, but did not declare it in the manifest, so no agent can call it.
     """
     hub = PaymentHub(world and world["payment-hub"])
     register = Register(world and world["beneficiaries"])

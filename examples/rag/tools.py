@@ -1,8 +1,8 @@
 """The retrieval agent's tools: a small search over the documents of this folder.
 
-Spans are ranked by how many of the query's words they have, rare words counting more. The snapshot id is a digest of
-the corpus as it was read: the same id, the same evidence. Restricted documents are not in the index: whoever may search
-a corpus may not read them for that, and they are read by their id alone.
+Spans are ranked by the number of query words in them, with more weight on rare words. The snapshot id is a digest of
+the corpus, so equal ids mean equal evidence. Restricted documents are not in the index, because a permission to search
+does not include them. They can only be read by id.
 """
 
 import hashlib
@@ -21,10 +21,10 @@ _WORD = re.compile(r"[a-z0-9]+")
 
 
 def retrieve_documents(corpus: str, query: str) -> dict[str, Any]:
-    """Return `{spans, retrievalSnapshotId}`: at most three lines that match the query, the best first.
+    """Return `{spans, retrievalSnapshotId}`, with at most three matching lines, best match first.
 
     Raises:
-        LookupError: no such corpus.
+        LookupError: the corpus does not exist.
     """
     restricted = _restricted()
     files = {document: text for document, text in _files(corpus).items() if document not in restricted}
@@ -55,7 +55,7 @@ def read_document(document_id: str) -> dict[str, Any]:
     """Return `{id, text}`.
 
     Raises:
-        LookupError: no such document.
+        LookupError: the document does not exist.
     """
     corpus, _, _ = document_id.partition("/")
     text = _files(corpus).get(document_id)
@@ -70,7 +70,7 @@ def tools() -> dict[str, Callable[..., Any]]:
 
 
 def _files(corpus: str) -> dict[str, str]:
-    # A name and no path: whatever the model writes, only this folder is read.
+    # The name is not a path, so only files in this folder can be read.
     folder = _HERE / "documents" / corpus
     if not _NAME.fullmatch(corpus) or not folder.is_dir():
         raise LookupError(f"no corpus {corpus}")
@@ -83,7 +83,7 @@ def _restricted() -> set[str]:
 
 
 def _lines(document: str, text: str) -> list[tuple[str, int, str]]:
-    """Return (document, where it starts, text) of each line."""
+    """Return (document, offset, text) of each line."""
     return [(document, line.start(), line.group()) for line in re.finditer(r"[^\n]+", text)]
 
 

@@ -1,7 +1,7 @@
-"""The underwriting tools, one per pattern, with stand-ins for the register, the rates and the policy system.
+"""The underwriting tools, one per pattern, with simulated register, rates and policy system.
 
-`deployment()` is what the application tells every run: where rates come from, which version the register has, and how
-policies are marked. Staging needs no function: the store of actions stages.
+`deployment()` returns the settings of every run: the source of rates, the version of the register, and the markings of
+policies. Staging needs no function, because the store of actions stages.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ REFERRED = 3
 
 
 def extract_insured_sum(source: dict[str, Any]) -> dict[str, Any]:
-    """Read the sum behind the words "sum insured"."""
+    """Return the amount after the words "sum insured"."""
     text = DOCUMENTS.get(source["id"], "")
     _, found, rest = text.partition("sum insured ")
     if not found:
@@ -38,7 +38,7 @@ def extract_insured_sum(source: dict[str, Any]) -> dict[str, Any]:
 
 
 class Register:
-    """Stands in for the register of policyholders."""
+    """A simulated register of policyholders."""
 
     def __init__(self, records: Mapping[str, Any] | None = None) -> None:
         self._records = REGISTER if records is None else records
@@ -46,10 +46,10 @@ class Register:
     def lookup_policyholder(
         self,
         identifier: str,
-        source: dict[str, Any],  # noqa: ARG002 - the pattern's names
-        asOf: str | None = None,  # noqa: ARG002, N803 - likewise
+        source: dict[str, Any],  # noqa: ARG002 - required by the pattern
+        asOf: str | None = None,  # noqa: ARG002, N803 - required by the pattern
     ) -> dict[str, Any]:
-        """Ask the register."""
+        """Return a policyholder of the register."""
         if identifier not in self._records:
             raise NotFoundError("the register has no such policyholder")
         return dict(self._records[identifier])
@@ -57,10 +57,10 @@ class Register:
 
 def validate_submission(
     candidate: dict[str, Any],
-    rulePack: dict[str, Any],  # noqa: ARG001, N803 - the pattern's names
-    ontologyPin: str | None = None,  # noqa: ARG001, N803 - likewise
+    rulePack: dict[str, Any],  # noqa: ARG001, N803 - required by the pattern
+    ontologyPin: str | None = None,  # noqa: ARG001, N803 - required by the pattern
 ) -> dict[str, Any]:
-    """Check what the rule pack asks of a submission."""
+    """Check a submission against the rule pack."""
     claims = candidate.get("claims", 0)
     trace = [
         {"rule": "sum-stated", "verdict": "pass" if "sum_insured" in candidate else "block"},
@@ -70,8 +70,8 @@ def validate_submission(
     return {"verdict": next(one for one in ("block", "warn", "pass") if one in verdicts), "trace": trace}
 
 
-def classify_risk(subject: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - of the pattern
-    """Sort by construction and claims; concrete was never written, so no band knows it."""
+def classify_risk(subject: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - the pattern
+    """Classify by construction and claims. No band includes concrete, which was never insured."""
     bands = {"brick": "standard", "timber": "substandard"}
     if subject["construction"] not in bands:
         raise OutOfDistributionError("no risk of this construction was ever written")
@@ -83,7 +83,7 @@ def classify_risk(subject: dict[str, Any], schema: dict[str, Any]) -> dict[str, 
 
 
 def compose_quote(parts: dict[str, Any], template: dict[str, Any]) -> dict[str, Any]:
-    """Fill the template in."""
+    """Fill in the template."""
     premium = parts["premium"]
     return {
         "text": f"{template['id']}: {parts['submission']['policyholder']}, {premium['amount']} {premium['currency']}"
@@ -101,20 +101,20 @@ def request_approval(
 
 
 def aggregate_exposure(objects: list[dict[str, Any]], window: dict[str, Any], op: str) -> dict[str, Any]:
-    """Sum, or find the largest of, what is insured."""
+    """Return the sum or the largest of the insured amounts."""
     sums = [POLICIES[one["id"]] for one in objects if one["id"] in POLICIES]
     value = sum(sums) if op == "sum" else max(sums, default=0.0)
     return {"name": "exposure", "value": value, "unit": "EUR", "window": window}
 
 
 def convert_premium(value: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
-    """Convert at the rate that was pinned when the run started."""
+    """Convert an amount at the rate pinned at the start of the run."""
     rate = pinned("ecb").value[target["currency"]]
     return {"amount": round(value["amount"] * rate, 2), "currency": target["currency"]}
 
 
-def search_guidelines(query: str, corpus: dict[str, Any], k: int) -> dict[str, Any]:  # noqa: ARG001 - there is one
-    """Find the guidelines that share words with the query, those with most of them first."""
+def search_guidelines(query: str, corpus: dict[str, Any], k: int) -> dict[str, Any]:  # noqa: ARG001 - only one corpus
+    """Return the guidelines that share words with the query, best match first."""
     words = set(query.lower().split())
     scored = [(len(words & set(text.lower().split())), name, text) for name, text in GUIDELINES.items()]
     ranked = sorted((one for one in scored if one[0]), key=lambda one: (-one[0], one[1]))
@@ -127,7 +127,7 @@ def search_guidelines(query: str, corpus: dict[str, Any], k: int) -> dict[str, A
 
 
 class PolicySystem:
-    """Stands in for the policy system: it insures nobody, and remembers what it was asked for."""
+    """A simulated policy system: it issues no real policies and records its calls."""
 
     def __init__(self, policies: MutableMapping[str, Any] | None = None) -> None:
         self.policies: MutableMapping[str, Any] = {} if policies is None else policies
@@ -144,18 +144,18 @@ class PolicySystem:
         return {"policy_number": policy_number, "premium": premium}
 
     def cancel_policy(self, policy_number: str) -> dict[str, Any]:
-        """Take it back."""
+        """Cancel a policy."""
         self.policies.pop(policy_number, None)
         return {"policy_number": policy_number}
 
 
 def withdraw_task(task: str) -> dict[str, Any]:
-    """Take a task back."""
+    """Withdraw a task."""
     return {"task": task}
 
 
 def tools(world: Mapping[str, MutableMapping[str, Any]] | None = None) -> dict[str, Callable[..., Any]]:
-    """Return the tools by name, with a policy system of their own, or on the systems of a scenario's world."""
+    """Return the tools by name, with a new policy system or the systems of a scenario's world."""
     system, register = PolicySystem(world and world["policy-system"]), Register(world and world["register"])
     functions: list[Callable[..., Any]] = [
         extract_insured_sum, register.lookup_policyholder, validate_submission, classify_risk, compose_quote,
@@ -166,22 +166,19 @@ def tools(world: Mapping[str, MutableMapping[str, Any]] | None = None) -> dict[s
 
 
 class RateSource:
-    """Stands in for the bank's rates: a day passes between two readings, and after the last day none."""
+    """A simulated source of rates: each reading is a day later, until the last day."""
 
     def __init__(self, days: Iterable[str] = tuple(RATES)) -> None:
         self._days = list(days)
 
     def read(self) -> Pin:
-        """Return today's rates, by the day that they are of."""
+        """Return the current rates with their date."""
         day = self._days.pop(0) if len(self._days) > 1 else self._days[0]
         return Pin(day, RATES[day])
 
 
 def deployment(pins: Mapping[str, str] | None = None) -> Deployment:
-    """Return what holds for every run.
-
-    `pins`: for a replay, the versions of sources as the record of the run names them (`Evaluation.pins`).
-    """
+    """Return the settings of every run. For a replay, `pins` are the source versions of the recorded run."""
     rates = RateSource() if pins is None else RateSource([pins["ecb"]])
     return Deployment(
         sources={"ecb": rates.read},

@@ -2,7 +2,7 @@
 
     python examples/workstation/agent.py [--folder FOLDER] [--bundle FILE]
 
-The model is a function that says its lines; put your own in its place.
+Replace the scripted model with a function that calls your model.
 """
 
 import argparse
@@ -16,13 +16,13 @@ from pdp.loop import AgentLoop, ModelRequest, Role, ToolCall, Turn
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from tools import FILES, Workstation  # noqa: E402 - it stands beside this file, which is no package
+from tools import FILES, Workstation  # noqa: E402 - imported from this folder
 
 CLAIMS = {"sub": "ann", "emts": {"files.read": True}}
 
 
 def model(request: ModelRequest) -> Turn:
-    """Say the next line of the script, and at the end how many results it has seen."""
+    """Return the next turn of the script. The last turn states the number of results."""
     turn = sum(message.role is Role.ASSISTANT for message in request.messages)
     script = (
         (
@@ -43,11 +43,7 @@ def model(request: ModelRequest) -> Turn:
 
 
 def run() -> None:
-    """Run the agent.
-
-    Raises:
-        PdpError: a file that is named cannot be used.
-    """
+    """Run the agent. Raise `PdpError` if a given file is invalid."""
     options = argparse.ArgumentParser(description="An agent with the workstation's tools and a scripted model.")
     options.add_argument("--folder", type=Path, default=FILES, help="what may be read")
     options.add_argument("--bundle", help="policies built with `pdp bundle build`; the baseline when absent")
@@ -72,9 +68,9 @@ def run() -> None:
 
 
 def main() -> int:
-    """Run the agent, and return the exit code: 2 when it cannot begin."""
+    """Run the agent and return the exit code. It is 2 if the agent cannot start."""
     if hasattr(signal, "SIGPIPE"):
-        # Who closes the pipe, such as `head`, has seen enough: end as other programs do, and say nothing.
+        # If the reader closes the pipe, such as `head`, end silently like other programs.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         run()

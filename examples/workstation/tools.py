@@ -1,4 +1,4 @@
-"""The workstation's tools that are Python; `grep_files` is a program, and stands in the manifest alone."""
+"""The Python tools of the workstation. `grep_files` is a program, so only the manifest declares it."""
 
 import random
 from collections.abc import Callable
@@ -15,13 +15,13 @@ class Workstation:
     """A folder of files, and dice.
 
     Args:
-        folder: nothing outside of it is read; None: no folder is configured.
-        seed: of the dice, which fall the same for the same seed; None: as they like.
+        folder: the only folder that is read, or None if no folder is configured.
+        seed: the seed of the dice, for repeatable results. None gives random results.
     """
 
     def __init__(self, folder: Path | None, seed: int | None = None) -> None:
         self._folder = folder
-        self._dice = random.Random(seed)  # noqa: S311 - dice, and no secret
+        self._dice = random.Random(seed)  # noqa: S311 - dice need no secure random numbers
 
     def roll_dice(self, count: int, sides: int) -> dict[str, Any]:
         """Roll `count` dice with `sides` sides each."""
@@ -31,7 +31,7 @@ class Workstation:
         return {"results": results, "sum": sum(results)}
 
     def read_file(self, path: str) -> str:
-        """Return the text of a file below the folder. Links are followed first, so that none leads out of it."""
+        """Return the text of a file in the folder. Links are resolved first, so that none leads outside."""
         if self._folder is None:
             raise ToolArgumentError("path", "no working folder is configured")
         root = self._folder.resolve()
@@ -43,16 +43,16 @@ class Workstation:
         try:
             return file.read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            raise ToolArgumentError("path", "is no text in UTF-8") from None
+            raise ToolArgumentError("path", "is not UTF-8 text") from None
 
     def folder_is_there(self) -> tuple[bool, str]:
-        """Return whether files can be read now, and why not."""
+        """Return whether files can be read now, with the reason if not."""
         if self._folder is None:
             return False, "no working folder is configured"
         return self._folder.is_dir(), f"the working folder {self._folder.name} is not there"
 
 
 def tools() -> dict[str, Callable[..., Any]]:
-    """Return the tools of a scenario: the dice always fall the same."""
+    """Return the tools of a scenario, with repeatable dice."""
     workstation = Workstation(FILES, seed=7)
     return {"roll_dice": workstation.roll_dice, "read_file": workstation.read_file}
