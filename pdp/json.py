@@ -222,8 +222,8 @@ def _place(at: str, steps: Iterable[str | int], named: int) -> str:
 def parse_json(text: str | bytes, depth: int = 0, most: int | None = None, named: int = MAX_DEPTH) -> Any:
     """Parse JSON within the limits of `check_json`. Duplicate keys, NaN, Infinity, and bytes not in UTF-8 are errors.
 
-    Arguments and errors are those of `check_json`, but an empty object or list counts as two values. With `most`,
-    `text` may have 1 MiB.
+    Arguments and errors are those of `check_json`. But here, an empty object or list counts as two values, and `text`
+    may have at most 1 MiB if `most` is given.
     """
     if most is not None:
         _check_size(text)
@@ -328,8 +328,8 @@ def has_unique_keys(text: bytes) -> bool:
 
 
 def _is_plain(text: bytes) -> bool:
-    # A text such as "1.0," or "1e-6" matches as well, which costs time but changes nothing. The search for the plain
-    # bytes ".0" and "e-6" comes first because it is faster than the expressions and rarely finds them.
+    # A string such as "1.0," also matches the regular expressions, which costs time but changes nothing. The bytes ".0"
+    # and "e-6" are searched first, because that is faster than a regular expression and they are rare.
     if (b"e-6" in text and _SMALL_FLOAT.search(text)) or (b".0" in text and _INTEGRAL_FLOAT.search(text)):
         return False
     return text.isascii() or not _BEYOND_SURROGATES.search(text.decode())

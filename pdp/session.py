@@ -31,8 +31,8 @@ LONGEST_TEXT: Final = 1024
 # The maximum number of characters of all prompts together. A longer text is assumed to be a document and not the user's
 # own words.
 LONGEST_PROMPT: Final = 256 * 1024
-# Letters besides ASCII that names may contain, by script: the first word of a letter's Unicode name. The Latin letters
-# are ASCII letters with an accent, and a few that resemble no other letter.
+# The scripts whose letters names may contain besides ASCII. A script is the first word of a letter's Unicode name. Of
+# LATIN, only ASCII letters with an accent and a few that resemble no other letter are allowed.
 _SCRIPTS: Final = frozenset((
     "ARABIC", "BENGALI", "CJK", "CYRILLIC", "DEVANAGARI", "GREEK", "HANGUL", "HEBREW", "HIRAGANA", "KATAKANA", "LATIN",
     "TAMIL", "TELUGU", "THAI",

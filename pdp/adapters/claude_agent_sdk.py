@@ -65,7 +65,7 @@ async def guarded_claude_options(
     if options.extra_args:
         raise UsageError(
             "`extra_args` is not allowed, because arguments such as `bare` disable the hooks",
-            hint="set these options by the other fields of ClaudeAgentOptions",
+            hint="remove `extra_args`; use the other fields of ClaudeAgentOptions",
         )
     servers: dict[str, Any] = dict(options.mcp_servers)
     sdk_servers = [name for name, each in servers.items() if each.get("type") == "sdk"]

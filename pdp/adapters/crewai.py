@@ -77,7 +77,7 @@ class CrewAiGuard:
 
     def _before_tool_call(self, context: Any) -> bool | None:
         try:
-            _announced.set([context])  # The context is in a list, because the tool may remove it in another thread.
+            _announced.set([context])  # The list is shared, so a tool in another thread can empty it.
             executor = getattr(context.agent, "agent_executor", None)
             # If the model writes calls as text, CrewAI shows the last tool of a name here, but runs the first.
             named = [each for each in getattr(executor, "tools", None) or () if _name(each) == context.tool_name]

@@ -375,7 +375,7 @@ def key_bytes(key: StreamKey, stream: Path) -> bytes:
 class Head:
     """A file with the number and hash of a stream's last event, so that a truncated or replaced stream is detected.
 
-    After a crash, it may name the event before. Raises `AuditError` if the file is unusable or in the stream's folder.
+    After a crash, the file may name the last event but one. Raises `AuditError` if it is unusable or beside the stream.
     """
 
     def __init__(self, path: Path, stream: Path, *, make: bool = False) -> None:

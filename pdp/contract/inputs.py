@@ -195,8 +195,8 @@ class StateFields:
     def render_prompt(self, template: str, state: Mapping[str, Any]) -> str:
         """Return a prompt template with each declared `{{VAR}}` replaced by the state field of that variable.
 
-        A text is inserted unchanged, null as an empty text, any other value as RFC 8785 JSON. Inserted text is not
-        searched again, so a result cannot insert another field. Raises UsageError for a state that is not JSON.
+        A string is inserted unchanged, null as an empty string, any other value as RFC 8785 JSON. Inserted text is not
+        searched for `{{VAR}}`, so a value cannot insert another field. Raises UsageError for a state that is not JSON.
         """
         whole = plain_object(state)
 

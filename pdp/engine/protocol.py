@@ -97,7 +97,7 @@ class Engine(Closable, ABC):
         return self.evaluate(body, document)
 
     async def adirectory(self) -> Mapping[str, Any]:
-        """Return the engine's data `directory`, or an empty mapping if the engine cannot read its data.
+        """Return `data.directory` of the engine, or an empty mapping if the engine cannot read its data.
 
         Raises:
             EngineError: the engine does not answer.

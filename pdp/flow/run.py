@@ -223,7 +223,7 @@ def start(
 
 
 def _ready(taken: Reserved | Known, parts: Parts, runner: CallRunner) -> Generator[Step, Any, Ready | Known]:
-    """Prepare a call with reservations: write endorsements, run obligations and pattern rules, approve its action."""
+    """Prepare a reserved call: record approved values, apply obligations and pattern rules, and approve its action."""
     reserved = taken.reserved if isinstance(taken, Known) else taken
     decided, enforced = reserved.decided, reserved.enforced
     prepared = decided.prepared

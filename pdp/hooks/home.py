@@ -1,7 +1,7 @@
 """Open HOME, the folder with the policy for a user's agents.
 
 HOME contains pdp.yaml, the files named there, commands.yaml, and the folder `state` with store, sockets, locks and log.
-No environment variable names HOME, because files in the workspace could set such a variable.
+No environment variable can move this folder, because files in the workspace could set such a variable.
 """
 
 import os

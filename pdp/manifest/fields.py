@@ -285,7 +285,7 @@ class ArgvItem(NamedTuple):
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The names of the arguments that the item contains."""
+        """The names of the arguments in this item of `argv`."""
         return self.parts[1::2]
 
 
@@ -306,7 +306,7 @@ def argv_item(text: str) -> ArgvItem:
             literal += token[0][0]
             continue
         if token["flag"] and token[0] != text:
-            raise FieldError(f"has `{token[0]}` beside other text of the same item", _ARGV_HINT)
+            raise FieldError(f"must not have other text beside `{token[0]}`", _ARGV_HINT)
         flag = token["flag"]
         parts += [literal, token["name"]]
         literal = ""

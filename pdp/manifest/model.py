@@ -229,7 +229,7 @@ class Cli(Record):
     _base: pathlib.Path | None = PrivateAttr(default=None)
 
     def below(self, folder: pathlib.Path | None) -> Cli:
-        """Return a copy whose `cwd` is relative to `folder`, the folder of the manifest."""
+        """Return a copy that resolves a relative `cwd` against `folder`, the folder of the manifest."""
         cli = self.model_copy()
         cli._base = folder  # noqa: SLF001 - the object is a new copy
         return cli

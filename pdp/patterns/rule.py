@@ -55,13 +55,13 @@ class PatternCall:
     approvals: Approvals | None = None  # Where an approval-request stores its task.
     record_key: Any = None  # Cache key of a lookup, fixed before the tool runs: the source may change meanwhile.
     staged: Action | None = None  # The staged action of the call, while no person has decided on it.
-    task: dict[str, Any] = field(default_factory=dict)  # The members that the task of an approval-request carries.
+    task: dict[str, Any] = field(default_factory=dict)  # The fields of a request for approval, for that pattern.
 
 
 class PatternRule:
     """Base class of the rules of a pattern, without the schemas of its arguments and result. Stateless."""
 
-    names_snapshots: ClassVar[bool] = False  # Whether results may name new snapshots, not only known snapshots.
+    names_snapshots: ClassVar[bool] = False  # Whether a result may contain a snapshot id that is new to the run.
 
     def before(self, call: PatternCall) -> Execution | None:  # noqa: ARG002 - subclasses use it
         """Return a known outcome, or None if the tool must run. Raise `ToolError` if the call must not run."""

@@ -99,7 +99,9 @@ class ApprovalUse(NamedTuple):
     """A change to make in the transaction that takes the key, such as using up the approval `id`."""
 
     id: str | None
-    consume: Callable[[Transaction | None], object]  # Makes the change in this transaction (None in memory), or raises.
+    consume: Callable[
+        [Transaction | None], object
+    ]  # Makes the change, or raises. Its argument is None for stores in memory.
 
 
 class KeyState(StrEnum):

@@ -128,7 +128,7 @@ class _MemoryRecords(Generic[Record]):
 class MemoryActions(_MemoryRecords[Action], ActionStore):
     """Actions in memory, at most 100,000. `ids` returns the id of the nth action, from 1; by default a random id.
 
-    A full store drops its oldest action older than a day, but no approved action, because its commit may be running.
+    A full store deletes the oldest action that is older than a day. It keeps approved actions: a commit may be running.
     """
 
     def __init__(self, *, ids: Callable[[int], str] | None = None) -> None:

@@ -81,7 +81,7 @@ class GatewayClient:
 
 class _NoClient(GatewayClient):
     def __init__(self) -> None:
-        """Do not connect to a server."""
+        """Skip the start of the superclass, which would connect to a server."""
 
     def call(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, by_position: bool = False) -> Observed:
         raise NotImplementedError

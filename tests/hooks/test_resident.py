@@ -94,7 +94,7 @@ def test_resident_process_does_not_inherit_the_environment_of_the_client(hooks: 
     variables = dict(line.split("=", 1) for line in Path(f"/proc/{process}/environ").read_text().split("\0") if line)
     assert variables == {"HOME": pwd.getpwuid(os.geteuid()).pw_dir, "PATH": os.defpath}
     assert Path(f"/proc/{process}/cwd").resolve() == hooks.state
-    # The process is in a session of its own, so it survives the end of the client's processes.
+    # The process has its own session of the operating system, so it survives the end of the client's processes.
     assert os.getsid(process) == process
 
 

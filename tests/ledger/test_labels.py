@@ -73,7 +73,7 @@ def test_object_keys_of_a_result_that_are_data_have_labels() -> None:
         ("90", "untrusted"), ("bob@example.com", "party"), ("hotel roma", "untrusted"), ("read", "party"),
     ]  # fmt: skip
     assert _labels({"alice": {"age": 1}}, trusted=["/*"]) == [("1", "trusted"), ("alice", "untrusted")]
-    # The key is as short as a member name, but no schema or label names the key, so the key is data.
+    # The key is as short as a name of a field, but no schema or label declares it, so it counts as a value.
     assert _labels({"pay_now_to": {"UK12345678901234567890": None}}) == [
         ("pay_now_to", "untrusted"), ("uk12345678901234567890", "untrusted"),
     ]  # fmt: skip

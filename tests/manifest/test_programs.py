@@ -134,7 +134,7 @@ def test_arbitrary_text_in_a_command_line_template_is_parsed_or_raises_value_err
         (["p", "{}"], "has a `{` that is not part of a placeholder"),
         (["p", "{a!r}"], "has a `{` that is not part of a placeholder"),
         (["p", "{a.__class__:x}"], "has a `{` that is not part of a placeholder"),
-        (["p", "x{a:--flag}"], "has `{a:--flag}` beside other text of the same item"),
+        (["p", "x{a:--flag}"], "must not have other text beside `{a:--flag}`"),
         (["p", "--{a}"], "lets the model write an option"),
         (["p", "-{a}b"], "lets the model write an option"),
         (["p", "-l{a}"], "lets the model write an option"),

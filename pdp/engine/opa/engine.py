@@ -352,7 +352,7 @@ class SidecarEngine(Engine):
             )
         return AnswerInvalidError(
             f"{self._name} made no decision {shown}",
-            hint="check the policy at the location in the message, if any, and that OPA listens at this URL",
+            hint="check that OPA listens at this URL, and the policy at the location that the message names",
         )
 
 

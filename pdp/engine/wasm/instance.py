@@ -83,7 +83,7 @@ class WasmModule:
         # data is part of the file, so the file's size limits how much memory is added.
         self.pages = len(wasm) // PAGE + 3
         if self.imports.count("memory") != 1:
-            raise BundleError("the policy does not import its memory as OPA's policies do", hint=REBUILD)
+            raise BundleError("not a policy compiled by OPA: it does not import its memory", hint=REBUILD)
         offered = {exported.name: _shape(exported.type) for exported in self.host.exports}
         for imported in self.compiled.imports:
             kind = imported.type
@@ -99,7 +99,7 @@ class WasmModule:
         exports = {exported.name: exported.type for exported in self.compiled.exports}
         for name, shape in _EXPORTS.items():
             if _shape(exports.get(name)) != shape:
-                raise BundleError(f"the policy does not export {name} as OPA's policies do", hint=REBUILD)
+                raise BundleError(f"not a policy compiled by OPA: it does not export {name}", hint=REBUILD)
 
 
 def _config() -> wasmtime.Config:

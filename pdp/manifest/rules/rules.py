@@ -204,7 +204,7 @@ def manifest_findings(
         if ontology is not None and tool.ontology_pin not in (None, ontology.version):
             yield Finding(
                 ("tools", at, "ontology_pin"),
-                f"{shown_name(tool.name)} pins another ontology than {shown_name(ontology.version)} of the manifest",
+                f"{shown_name(tool.name)} must pin the ontology of the manifest, {shown_name(ontology.version)}",
                 f"pin {ontology.version}, or move the tool to another manifest",
             )
         yield from _commit_findings(tool, at, by_name)

@@ -272,7 +272,7 @@ def drift(declared: Mapping[str, Any], real: Mapping[str, Any], taken: Container
 
 
 def tool_defaults(name: str, declared: Mapping[str, Any], real: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tool's non-null defaults that the declared schema accepts. Log defaults that it does not state."""
+    """Return a tool's non-null defaults that the declared schema accepts. Log those that the schema does not state."""
     known, required = argument_schemas(declared), declared.get("required", ())
     defaults = {key: default_of(node) for key, node in argument_schemas(real).items() if key in known}
     defaults = {key: value for key, value in defaults.items() if value is not None and key not in required}

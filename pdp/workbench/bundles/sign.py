@@ -109,8 +109,8 @@ def sign_bundle(packed: bytes, key: SigningKey) -> bytes:
 def _write_new(path: Path, content: bytes, mode: int) -> None:
     made = False
     try:
-        # The file is created with its mode, so that other users can never read it. The mode "x" does not overwrite an
-        # existing key, which may be the only copy.
+        # The file is created with its final permissions, so that other users can never read it. "x" keeps an existing
+        # key, which may be the only copy.
         with open(path, "xb", opener=partial(os.open, mode=mode)) as file:
             made = True
             file.write(content)

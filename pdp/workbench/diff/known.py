@@ -82,6 +82,6 @@ def scenario_calls(
 
 
 def known_call(request: Any, manifests: Manifests, source: str, *, plan: bool = False) -> ComparedCall:
-    """Return a request, or a plan, as a call to decide with both bundles; `source` is its origin."""
+    """Return the call that both bundles will decide for a request or a plan; `source` is its origin."""
     old, new = (canonical(request), canonical(request)) if plan else manifests.requests(request)
     return ComparedCall("a plan" if plan else tool_of(request) or "unknown", old, new, source=source, plan=plan)

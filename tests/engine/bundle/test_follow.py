@@ -412,7 +412,7 @@ def test_invalid_arguments_are_rejected(folder: Path, file: Path, options: dict[
     assert str(caught.value) == message
 
 
-# Callers while a new bundle replaces the old bundle
+# The next tests call the engine while a new bundle replaces the old bundle.
 
 
 def test_caller_that_still_uses_the_replaced_engine_gets_an_answer(folder: Path, file: Path) -> None:

@@ -35,7 +35,7 @@ from tests.support.hostile_opa import (
 IS_OPA = "(check that OPA listens at this URL)"
 TOKEN = "(use letters, digits and -._~+/ with = at the end; check for spaces, line breaks and quotes)"  # noqa: S105
 ADMITS = "(check the token, and that OPA's policy system.authz allows the request)"
-POLICY = "(check the policy at the location in the message, if any, and that OPA listens at this URL)"
+POLICY = "(check that OPA listens at this URL, and the policy at the location that the message names)"
 
 
 Decide = Callable[..., Decision]

@@ -536,7 +536,7 @@ def test_unknown_wasmtime_is_called_through_public_api(
 
 
 HINT = "build the bundle again with `pdp bundle build`"
-NOT_EXPORTED = "the policy does not export opa_eval as OPA's policies do"
+NOT_EXPORTED = "not a policy compiled by OPA: it does not export opa_eval"
 UNLOADABLE = "policy and data cannot be loaded: "
 
 
@@ -555,7 +555,7 @@ UNLOADABLE = "policy and data cannot be loaded: "
             id="no result"),
         pytest.param({"opa_eval": '(global (export "opa_eval") i32 (i32.const 1))'}, NOT_EXPORTED, id="no function"),
         pytest.param({"import": '(memory (export "memory") 1)'},
-            "the policy does not import its memory as OPA's policies do", id="memory of its own"),
+            "not a policy compiled by OPA: it does not import its memory", id="memory of its own"),
         pytest.param(
             {"import": '(import "env" "memory" (memory i64 1))', "answer": "", "no_0builtins": "", "names": ""},
             "the policy imports env.memory, which is not available",

@@ -127,7 +127,7 @@ def test_tool_that_misses_a_demanded_clause_does_not_load(
 
 def test_clause_typed_requires_the_ontology_that_the_manifest_names() -> None:
     manifest = {"manifest_version": "1", "ontology": {**ONTOLOGY, "version": "2026.2"}, "tools": [WHOLE]}
-    assert refused(manifest, []) == ["`look_up` pins another ontology than `2026.2` of the manifest"]
+    assert refused(manifest, []) == ["`look_up` must pin the ontology of the manifest, `2026.2`"]
     manifest = {"manifest_version": "1", "tools": [{**WHOLE, "result_schema": NOTE}]}
     assert refused(manifest, []) == []
     assert refused(manifest, ["typed"]) == [UNTYPED + "`ontology` in its manifest"]
