@@ -75,7 +75,7 @@ class Decision:
         reasons: the reasons for this verdict, sorted by code.
         obligations: the duties of the enforcement point.
         decision_id: the unique id of the decision, which the audit records.
-        bundle_revision: the digest of the policy's content; None without a policy, or if the policy is no bundle.
+        bundle_revision: the digest of the policy's content; None if no policy decided, or the policy is no bundle.
         release: the number of the policy's release, counted from 1; None in the same cases as `bundle_revision`.
 
     Examples:
@@ -147,8 +147,8 @@ def parse_decision(body: bytes, request_id: object = ANY, *, grant: str | None =
     The fields are checked by hand, because a pydantic model would take three times as long on every decision.
 
     An answer that names a request other than `request_id` is an error. Answers of old bundles name no request, and
-    pass. Every ALLOW must have a reason with the code `grant`, and no other verdict such a reason. With None, this is
-    not checked. Raises `AnswerInvalidError` if the policy is faulty, or belongs to another release than this program.
+    pass. Every ALLOW must have a reason with the code `grant`, and no other verdict may have it; with `grant=None`,
+    this is not checked. Raises `AnswerInvalidError` if the policy is faulty, or of another release than this program.
     """
     answer = _object(body, _ANSWER, _OLD_ANSWER)
     if request_id is not ANY and answer.get("request_id", request_id) != request_id:

@@ -55,7 +55,7 @@ class Pep(Closable):
         engine: the engine that decides.
         audit: records the events; by default in memory, like `keys`, `actions`, `ledger` and `budgets`.
         tools: the functions that run the tools, by tool name; the method `tool` adds further functions.
-        registry: functions with their state and configuration; the registry's manifest must be `manifest`.
+        registry: functions with their state and configuration; its manifest must be equal to `manifest`.
         approvals: opens and checks approvals. Without this argument, no call can be approved.
         obligations: handlers of the application, by the id of the obligation.
         keys, actions, ledger, budgets: the stores; see `pdp.SqlIdempotency` for keys in a database.
@@ -180,7 +180,7 @@ class Pep(Closable):
             manifest: path of the tool manifest, YAML or JSON.
             governance: path of the governance file.
             bundle: path of a bundle; by default the released baseline.
-            policies: folders with your own concerns, instead of a bundle. OPA compiles changed folders.
+            policies: folders with your own concerns, instead of a bundle. After any change, OPA compiles all.
             data: the policy's data under `directory` and `settings`, as an object or files. This data is merged over
                 the bundle's data.
             engine: `embedded`, `sidecar`, or an open engine, which the caller closes.
@@ -403,7 +403,7 @@ class Pep(Closable):
     def plan(self, steps: Sequence[Any], session: Any) -> PlanEvaluation:
         """Check a whole plan before its first call: each step against its tool, and all steps against the policy.
 
-        No call runs. Each call is decided again later, in a session with this `plan`. Steps may have a `step_name`.
+        No call runs. Each is decided again later, in a session with the result's `plan`. Steps may have a `step_name`.
 
         Raises:
             UsageError: `steps` is not a list of at most 100 steps, or there is no session.

@@ -45,7 +45,7 @@ async def guarded_claude_options(
     Settings of the machine and of the repository are loaded only if `setting_sources` names them.
 
     Args:
-        options: the options to guard. The result is a copy with the same hooks.
+        options: the options to guard. They are not changed, and the result keeps their hooks.
         pep: decides the tools of SDK servers.
         session: one session for all calls, or a function of the input of the client's hook: `session_id`, `cwd`,
             `agent_type` and so on, without the model's arguments. The function gets `{}` when tools are listed.

@@ -140,7 +140,7 @@ class AuditLog(ABC):
         self.append(event)
 
     def offer(self, event: AuditEvent) -> Callable[[], object] | Future[None] | None:
-        """Record one event and return None. If recording would block, return a future or function for it."""
+        """Record one event and return None. If that would block, return a future or a function that records it."""
         self.append(event)
         return None
 

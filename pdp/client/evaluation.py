@@ -21,7 +21,7 @@ _APPROVAL: Final = TypeAdapter(ApprovalBody)
 
 
 class RemoteEvaluation(Evaluation):
-    """An evaluation whose decision the service made. The fields `request`, `flow` and `pins` are missing.
+    """An evaluation whose decision the service made. `request` and `flow` are None, and `pins` is empty.
 
     `asked` is the call that was sent. `known` is the outcome in this process, which replaces the answer's outcome.
     """

@@ -225,7 +225,7 @@ class RemotePep(Closable):
         return Work(future.result, blocking=True, future=future)
 
     def _manifest_of(self, digest: str | None) -> Generator[Step, Any, tuple[EffectiveManifest, Tools]]:
-        """Return the manifest with this digest, and its functions. Load a new manifest from the service."""
+        """Return the manifest with this digest, and its functions. If its digest is new, load it from the service."""
         if digest != self.manifest.digest:
             manifest = _read_manifest((yield self._service.manifest()))
             functions = {name: function for name, function in self._functions.items() if name in manifest.tools}

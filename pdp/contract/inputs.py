@@ -81,7 +81,7 @@ class Inputs:
     """The parameters of one function that are filled from state and config, never by the model.
 
     `state` gets all state fields that the tool reads, and `config` all config values. Another parameter gets the field
-    or config value with the parameter's name. UsageError is raised for both, or for neither and no default.
+    or config value with its name. UsageError is raised if both exist, or if neither exists and it has no default.
     """
 
     __slots__ = ("_config", "_parameters", "_reads")

@@ -141,7 +141,7 @@ def respelt(step: Any) -> Any:
 
 
 class _RuleRejectsError(Exception):
-    """An invariant rejects a call. If the check itself failed, the code is INVALID_PAYLOAD."""
+    """An invariant rejects a call. If the check cannot be evaluated, the code is INVALID_PAYLOAD."""
 
     def __init__(self, rule: _Rule, why: str, *, violated: bool = True) -> None:
         super().__init__(why)

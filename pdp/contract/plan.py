@@ -136,7 +136,7 @@ def _checked_step(
 
 
 def planned_step(proposal: Proposal, plan: Sequence[Any]) -> str | None:
-    """Return the name of the plan's first step that equals the call, or None if no such step has a name."""
+    """Return the name of the plan's first step that equals the call; None if there is no such step or no name."""
     call = proposal.as_json()
     return _split_name(next((step for step in plan if respelt(step) == call), None))[0]
 

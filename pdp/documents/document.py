@@ -16,7 +16,7 @@ _NO_KEYS: Final[dict[str, tuple[int, int]]] = {}
 
 
 class Part:
-    """A value in a parsed file, at `line` and `column` from 1. `size` counts the values in it, with aliases expanded.
+    """A value in a parsed file, at `line` and `column` from 1. `size` counts it and all values in it, aliases expanded.
 
     `members` is None for scalars. `keys` maps each key of a mapping to its line and column.
     """

@@ -178,7 +178,7 @@ FROM_FILE: Final = {"from_file": True}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem of the value at `path` (with `key`, of its key). Governance files can accept findings with a `rule`."""
+    """A problem of the value at `path` (with `key`, of its key). A governance file can accept some, by their `rule`."""
 
     path: Path
     message: str

@@ -31,7 +31,7 @@ from pdp.proposal import Execution, Failure, FailureCode
 MAX_RESULT: Final = 1024 * 1024  # Maximum bytes of a result's canonical JSON.
 MAX_RESULT_VALUES: Final = 64 * 1024  # Maximum number of values in a result, nested ones included.
 STOP_SECONDS: Final = 2.0  # Seconds to wait for a cancelled coroutine to stop.
-MAX_HUNG_THREADS: Final = 64  # Beyond this number of hung threads, a tool is unavailable.
+MAX_HUNG_THREADS: Final = 64  # A tool with this many hung threads is unavailable.
 FIRST_PAUSE: Final = 0.1  # Maximum seconds of the first pause; each later maximum is doubled. Pauses are random.
 LONGEST_PAUSE: Final = 5.0  # Maximum seconds of any pause.
 

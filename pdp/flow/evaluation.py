@@ -89,7 +89,7 @@ class Evaluation:
 
     @property
     def flow(self) -> dict[str, Any] | None:
-        """A copy of the run's labels (`context.flow`); None without a run, or if the manifest does not track flow."""
+        """A copy of `context.flow`, the labels of run and call; None without a request, a run or tracked flow."""
         request = self.request
         return None if request is None else request["context"].get("flow")
 

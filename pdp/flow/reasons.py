@@ -1,6 +1,6 @@
 """Details that policies cannot add to a denial: ignored claims, malformed fields, and the origin of argument values.
 
-The enforcement point adds these details to the reasons after the decision. No detail contains a value.
+The enforcement point adds them to the reasons after the decision. Only details of limits contain values.
 """
 
 import logging

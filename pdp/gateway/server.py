@@ -260,7 +260,7 @@ class Gateway:
         return {}
 
     async def _on_notification(self, upstream: Upstream, message: types.ServerNotification) -> None:
-        """Forward a notification: a changed list to every client, a log message only if one client uses the server."""
+        """Forward a notification: list changes to all clients, log messages only if a single client uses the server."""
         if (event := event_from_wire(message.method, None)) is not None:
             await self._bus.publish(event)
             await self._notify_older(message.method)

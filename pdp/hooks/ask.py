@@ -76,7 +76,7 @@ def open_folder(path: str, within: int | None = None) -> int:
 
 
 def policy_digest(folder: int) -> str:
-    """Return the SHA-256 of the files in HOME, with their names. Raise `NoAnswerError` if others can write there."""
+    """Return the SHA-256 of the files in HOME, with their names. Raise `NoAnswerError` if others can write one."""
     digest = sha256()
     for name in sorted({*os.listdir(folder)} - {STATE}):
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)

@@ -1,4 +1,4 @@
-"""Decide a client's call with an enforcement point. A call is begun before its tool runs, then finished."""
+"""Decide a client's call with an enforcement point. A call is begun before its tool runs, and finished afterwards."""
 
 import asyncio
 import time

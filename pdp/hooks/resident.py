@@ -1,6 +1,6 @@
 """The resident process, which answers the hooks of one user's clients. The first call starts the process; see ask.py.
 
-It ends after 30 minutes without a call, when its program or socket is removed, or on SIGTERM. Open calls are finished.
+It ends after 30 minutes without a call, when its program or socket is removed, or on SIGTERM. Open calls are answered.
 """
 
 import asyncio

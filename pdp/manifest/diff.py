@@ -269,7 +269,7 @@ _STATED: Final = {
     "program": (_LOOSENS, ("listed", "no longer listed")),
 }
 # Fields that define the tool itself or the request to the policy. Only a person can judge whether such a change loosens
-# the policy.
+# the rules.
 _WEIGHED: Final = (
     "cli", "compensation", "config", "pdp_action", "pattern", "retries", "state", "timeout",
     "type", "idempotency.ttl", "safety.side_effects", "safety.idempotent", "release.deprecation",

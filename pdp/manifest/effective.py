@@ -1,6 +1,6 @@
 """The effective manifest: manifest and governance file merged, as the enforcement point and the policy use it.
 
-If both files define a field, the stricter value applies (see `_JOINS`); lists without a common value allow nothing. In
+If both files define a field, the stricter value applies (see `_JOINS`), and an empty intersection allows nothing. In
 `resource`, `context` and `roles`, members of the governance file override members of the manifest. If any entry has
 `result`, `roles`, `admits` or `flow`, or the governance file has `flow`, every entry gets a flow profile.
 """

@@ -254,7 +254,7 @@ class Program(Record):
     """A program that tools of type `cli` may run, and the positions in which it accepts arguments of the model.
 
     Without `path`, the program is searched in `SEARCH_PATH`. In a command line with arguments, fixed words before `--`
-    must be `subcommands`. An argument may be the value of an option in `options`, or turn an option on. After `--`,
+    must be `subcommands`. An argument may be the value of one of the `options` or turn that option on. After `--`,
     arguments are allowed only if `operands` is true.
     """
 

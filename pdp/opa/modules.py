@@ -48,8 +48,8 @@ def collect(baseline: Path, folders: Sequence[Path], *, tests: bool = False) -> 
     """Return the modules of all `folders`, sorted by their path in the bundle.
 
     The modules of the `baseline` are in its subfolder `authz`. A user's modules may be anywhere in a folder, and their
-    paths get the prefix `custom/`. With `tests`, only unit tests (`…_test.rego`) are returned, otherwise none. Raises
-    `UsageError` if a file is unreadable or not allowed in a bundle, or a folder has no module or a link to a folder.
+    paths get the prefix `custom/`. With `tests`, unit tests (`…_test.rego`) are returned, otherwise all others. Raises
+    `UsageError` if a file is unreadable or not allowed in a bundle, or a folder has no module, or a link to a folder.
     """
     modules: dict[str, Module] = {}
     for folder in folders:

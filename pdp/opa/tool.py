@@ -181,7 +181,7 @@ class OpaTool:
 
 
 def _locate_name(message: str, lines: Sequence[str], place: tuple[int, int]) -> tuple[int, int]:
-    """Return where an unknown name is used first. For names below a module's own rules, OPA may report a later use."""
+    """Return where an unknown name is used. For names below a module's own rules, OPA may report a later use."""
     name = ".".join(message.rsplit(".", 2)[1:])
     if name in "".join(lines[place[0] - 1 : place[0]]):
         return place

@@ -30,7 +30,7 @@ class Validation(PatternRule):
         return None
 
     def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
-        """Check that the trace explains the verdict, and that the same inputs had the same verdict in this run."""
+        """Check that the trace explains the verdict, and that the result equals earlier results of equal calls."""
         result = checked.execution.result
         heaviest = max((rule["verdict"] for rule in result["trace"]), key=_VERDICTS.index, default="pass")
         if result["verdict"] != heaviest:
@@ -86,7 +86,7 @@ class Conversion(PatternRule):
     """Rules for a tool that converts a value, reproducibly, with the rates that were pinned when the run started."""
 
     def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
-        """Check that the result has the target's values, and had the same value before in this run. Add the pins."""
+        """Check that the result has the target's values, and equals earlier results of equal calls. Add the pins."""
         _check_target(call.arguments["target"], checked.execution.result)
         key = (call.entry.id, call.entry.version, canonical(call.arguments))
         if not call.run.same_answer(key, checked.execution.result):

@@ -126,7 +126,7 @@ async def read_manifest(who: Proposer) -> ManifestAnswer:
 
 
 def session_of(who: Caller, body: SessionBody | None, request: Request) -> Session:
-    """Return the session in a request body. Raise `HttpError` 400 if invalid, 403 if the scope `assert` is missing."""
+    """Return the session in a request body. Raise `HttpError` 400 if invalid, 403 if it needs the scope `assert`."""
     stated = {} if body is None else {name: getattr(body.session, name) for name in body.session.model_fields_set}
     foreign = sorted(stated.keys() - set(_FREE_FIELDS))
     if foreign and not who.may(Scope.ASSERT):

@@ -224,7 +224,7 @@ class Service:
         self.authenticators: list[Authenticator] = [self.tokens, *map(OidcAuthenticator, settings.oidc)]
 
     async def authenticated(self, request: Request) -> Principal:
-        """Return the holder of the request's token. Raise `HttpError` 401 if invalid, 503 if the check fails."""
+        """Return the holder of the request's token. Raise `HttpError` 401 if invalid, 503 if no check is possible."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         by_cookie = scheme.lower() != "bearer" or not token.strip()
         if by_cookie:

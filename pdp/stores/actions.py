@@ -45,7 +45,7 @@ class Action:
     """An intended effect of a tool, which is staged, approved and then committed."""
 
     id: str
-    kind: str  # The staging tool chooses this name and the target.
+    kind: str  # Kind and target are as the staging call names them.
     target: str
     payload_digest: str  # The payload itself is not stored.
     state: ActionState

@@ -6,7 +6,7 @@ no second side effect). A key is begun before its tool starts, and finished with
     begin ── Fresh ──> the tool runs ── finish ──> succeeded: Stored, until its time to live ends
                                               ├──> failed without an effect: the key is free again
                                               └──> failed, effect unknown: Unknown, until a person settles it
-    begun and not finished: Running while the tool may still run, then Unknown. Only a person can free the key.
+    begun and not finished: Running while the tool may still run, then Unknown, until a person settles it
 
 docs/execution.md has a table of the outcomes and the resulting states.
 """
@@ -99,9 +99,7 @@ class ApprovalUse(NamedTuple):
     """A change to make in the transaction that takes the key, such as using up the approval `id`."""
 
     id: str | None
-    consume: Callable[
-        [Transaction | None], object
-    ]  # Makes the change, or raises. Its argument is None for stores in memory.
+    consume: Callable[[Transaction | None], object]  # Makes the change, or raises. Gets None from stores in memory.
 
 
 class KeyState(StrEnum):

@@ -324,7 +324,7 @@ class _RuleEdits:
 
 
 def _needed(names: Iterable[str], scope: Node, part: Any) -> bool:
-    """Return whether one of the `variables` is used in `scope` outside `part`."""
+    """Return whether one of the variables `names` is used in `scope` outside `part`."""
     used, own = variables(scope), variables(part)
     return any(used[name] > own[name] for name in names)
 

@@ -316,7 +316,7 @@ class ToolGuard:
         return Session.read({**defaults, **{name: value for name, value in given.items() if value is not None}})
 
     def _key(self, call: FrameworkCall, run_id: str | None) -> str | None:
-        """Return the idempotency key that a call needs and the manifest does not derive; None if no key is needed."""
+        """Return an idempotency key if the tool needs one, the manifest derives none and ids are known; else None."""
         entry = self.manifest.tools.get(call.tool)
         named = call.call_id if call.pauses else [call.tool, call.arguments]
         if entry is None or not entry.idempotency.required or entry.derives_key or run_id is None or named is None:

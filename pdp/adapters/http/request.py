@@ -21,7 +21,7 @@ _SEGMENT: Final = re.compile(r"\{([A-Za-z_]\w*)\}|[^{}]*")
 
 
 class Route(NamedTuple):
-    """An HTTP method and a path's `segments`. Segments in braces match any value. `tool` is a tool or OPEN."""
+    """An HTTP method and a path's `segments`. Segments in braces match any value. `tool` is a tool's name or OPEN."""
 
     method: str
     segments: tuple[str, ...]
@@ -45,7 +45,7 @@ class Route(NamedTuple):
 class ToolRoutes:
     """The routes of an application, each written as `METHOD /path/{argument}`.
 
-    `tools` has the tool of each route. Routes in `is_open` pass undecided. A route in both mappings is a `UsageError`.
+    `tools` has the tool of each route. Routes in `is_open` pass undecided. A route in both is a `UsageError`.
     """
 
     def __init__(self, tools: Mapping[str, str], is_open: Collection[str]) -> None:

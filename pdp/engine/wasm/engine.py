@@ -29,8 +29,7 @@ _UNDEFINED: Final = b"[]"
 class EmbeddedEngine(Engine):
     """An engine that runs a bundle's WebAssembly in the process. Threads decide in parallel.
 
-    An evaluation blocks the calling thread, or with the async methods the event loop, for about 0.1 ms, at
-    most for `deadline`.
+    An evaluation blocks the calling thread, or with the async methods the event loop, for about 0.1 ms.
 
     Args:
         bundle: policies and data, as `read_bundle` returns them.

@@ -110,7 +110,7 @@ class InstancePool:
         return answer
 
     def close(self) -> None:
-        """Release all memory and stop the clock, without waiting. Running evaluations finish normally."""
+        """Release idle instances now, and busy instances after their evaluation. Then stop the clock."""
         self._closed = True
         self._wake_waiters()
         self._clock.stop()

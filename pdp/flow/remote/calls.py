@@ -1,7 +1,7 @@
 """Begin and finish calls whose tool runs at another enforcement point.
 
 If one database holds all stores, a call's record, budgets, key and approval are stored in one transaction. So after a
-crash, the caller can continue the call by repeating the request with the same id, unless the tool has started.
+crash, a repeated request with the same id continues the call. Callers must not repeat it once the tool has started.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class RemoteRunner(CallRunner):
         if enforced is None or enforced.run.run_id is None or not (enforced.entry.pattern or enforced.facts.markings):
             return
         name = digest(canonical([enforced.facts.caller, enforced.run.run_id]))
-        # The first process that makes a call with a pattern in a run owns the run. No other can continue it.
+        # The first process that needs the memory of a run owns the run. No other process can continue it.
         first = RemoteCall(f"run:{name}", PROCESS, "", CallState.FINISHED, time.time() + LIFETIME, 0, {})
 
         def is_here() -> bool:

@@ -75,7 +75,7 @@ class WebhookSender:
         return 0
 
     def release(self) -> None:
-        """Stop sending events from this process, so that another process can send events to the webhook at once."""
+        """End this process's lease of the webhook, so that another process can send events to the webhook at once."""
         if self._held_until:
             self._tenant.stores.webhooks.hold(self._id, self._held_until, time.time(), time.time(), 0)
 

@@ -34,7 +34,7 @@ _VERDICTS: Final[Mapping[object, Verdict]] = {True: Verdict.ALLOW, False: Verdic
 
 
 class AccessRequest(NamedTuple):
-    """An evaluation request. `body` is the policy's input; `stable` is the same without added times and ids."""
+    """An evaluation request. `body` is the policy's input; `stable` lacks mapped fields, time, digest and new ids."""
 
     request: Request
     stable: bytes

@@ -53,7 +53,7 @@ class OidcAuthenticator:
         )
 
     async def principal(self, token: str) -> Principal | None:
-        """Return the holder of a token, None if the token is invalid. Raise `HttpError` 503 if there are no keys."""
+        """Return the holder of a token, None if the token is invalid. Raise `HttpError` 503 if keys are unavailable."""
         try:
             claims = await self._verified(token)
             return None if claims is None else self._principal(claims)

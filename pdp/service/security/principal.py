@@ -37,4 +37,4 @@ class Authenticator(Protocol):
     """Authenticates access tokens of one kind, such as those of an OpenID Connect provider."""
 
     async def principal(self, token: str) -> Principal | None:
-        """Return the holder of a token, or None if the token is not valid. Raise StoreError if the check fails."""
+        """Return the holder of a token, or None if the token is not valid. Raise StoreError if the store fails."""

@@ -49,7 +49,7 @@ class TokenAuthenticator:
         self._remembered: OrderedDict[str, tuple[Principal, float]] = OrderedDict()
 
     async def principal(self, token: str) -> Principal | None:
-        """Return the holder of a token, or None if the token is not valid. Raise StoreError if the check fails."""
+        """Return the holder of a token, or None if the token is not valid. Raise StoreError if the store fails."""
         match = _TOKEN.fullmatch(token)
         if match is None:
             return None
@@ -69,7 +69,7 @@ class TokenAuthenticator:
         return principal if time.time() < principal.expires_at else None
 
     async def revoke(self, token_id: str, tenant: str) -> bool:
-        """Revoke a token and its browser sessions. Return whether the token existed. Processes notice within 5 s."""
+        """Revoke a token and its browser sessions. Return whether it existed. Other processes notice within 5 s."""
         if not _ID.fullmatch(token_id):
             return False
         revoked = await asyncio.to_thread(self.tokens.revoke, token_id, time.time(), tenant)

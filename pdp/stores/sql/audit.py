@@ -28,7 +28,7 @@ _log = logging.getLogger("pdp.audit")
 _LOCK: Final = f"SELECT pg_advisory_xact_lock({0x7064705F61756400})"  # No other program uses this lock number.
 _LAST: Final = "SELECT seq, line FROM pdp_audit ORDER BY seq DESC LIMIT 1"
 _INSERT: Final = "INSERT INTO pdp_audit (seq, type, approval_id, line) VALUES (%s, %s, %s, %s)"
-_IN_A_ROW: Final = 200  # After this many events in a row, an event loop leaves one event to the writer thread.
+_IN_A_ROW: Final = 200  # Of this many transactions, an event loop leaves one to the writer thread.
 _EVIDENCE: Final = "run `pdp audit verify`, keep the database as evidence, and use a new database"
 
 

@@ -145,7 +145,7 @@ class Database(Closable):
         return SCHEMA
 
     def joined(self, within: object) -> AbstractContextManager[Connection]:
-        """Return a context manager with the transaction `within` or, if that is of another database, a new one."""
+        """Return a context manager with the transaction `within` if it is of this database, else with a new one."""
         if isinstance(within, Connection) and self.owns(within):
             return nullcontext(within)
         return self.write()

@@ -56,7 +56,7 @@ def _shows(
 
 
 def _differs(without: bytes, present: bytes | None) -> bool:
-    """Return whether undoing a change changes an answer. A DENY that only loses reasons does not count."""
+    """Return whether undoing a change changes an answer. A DENY that only gets more reasons does not count."""
     if present is None or without == present:
         return without != present
     try:

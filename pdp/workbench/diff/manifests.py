@@ -27,7 +27,7 @@ class Manifests:
     """The manifests of two bundles as documents by digest, and in pairs. Pairs without a new manifest come last.
 
     A manifest that is in both bundles is paired with itself. A manifest of only the new bundle is paired with the old
-    bundle's manifest that has most of its tools, preferably a removed manifest. Without common tools, it has no pair.
+    bundle's manifest with the most similar tools, preferably a removed one. Without common tools, it has no pair.
     """
 
     def __init__(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:

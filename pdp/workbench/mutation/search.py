@@ -50,8 +50,8 @@ def propose_scenario(
     requests = {pair.manifests.requests(orjson.loads(body)): verdict for body, verdict in answers.items()}
     known = [ComparedCall("", old, new) for old, new in requests]
     allowed = [orjson.loads(new) for (_, new), verdict in requests.items() if verdict is Verdict.ALLOW]
-    # The generated calls use corpora and documents that the suites lack. So one pair of engines has these additional
-    # records for the comparison, and other engines compute the expectation with the data of the suites.
+    # Engines with additional corpora and documents, which no suite has, help to generate the calls. Other engines, with
+    # the data of the suites, compare the decisions and compute the expectation.
     generated = GeneratedCalls(pair)
     with generated.comparison, Comparison(*pair.bundles) as comparison:
         near = takewhile(lambda call: call.known_tool, generated.calls(_MOST, allowed=allowed, solved=False))

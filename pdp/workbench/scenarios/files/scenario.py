@@ -49,7 +49,7 @@ def _time(value: str) -> str:
     return value
 
 
-# The tag tells whether a value is an object, so that pydantic reports only the errors of that schema.
+# The tag names the form of a value, so that pydantic reports only the errors of the schema of that form.
 def _named(value: Any) -> str:
     return "<object>" if isinstance(value, dict | BaseModel) else "<one>"
 

@@ -118,7 +118,7 @@ def _at(site: RuleSite) -> str:
 
 
 def _innermost(condition: Condition) -> tuple[str, dict[str, Any]]:
-    """Return a failed condition as text, the failed conditions of rules that it uses, and the values that were read."""
+    """Return a failed condition and those of the rules that it uses as one text, and the values that were read."""
     text = f"{condition.text} ({shown_file(condition.file)}:{condition.line})"
     seen: dict[str, Any] = {value.name: value.value if value.defined else "(undefined)" for value in condition.seen}
     for inner in condition.because[:1]:
