@@ -98,8 +98,7 @@ async def test_pin_leaves_out_unreadable_tools_and_reports_dropped_schema_keywor
     (left_out,) = (await world.pin())[1]
     assert left_out == (
         "one: tool ahead is left out: the pattern `^(?!x)a$` cannot be checked in linear time; ask the author "
-        "of the tool to correct the tool to "
-        "change it: remove look-around, or add `maxLength`, `enum` or `const`"
+        "of the tool to correct the tool: remove look-around, or add `maxLength`, `enum` or `const`"
     )
     pins = json.loads((tmp_path / "pins.json").read_text())
     assert readings(pins) == [f"one: {note}: echo" for note in (
@@ -117,5 +116,5 @@ async def test_server_without_any_usable_tool_is_an_error(tmp_path: Path) -> Non
     await world.pin()
     world.state("one", tools=[tool(description="Another.")])
     async with world.client() as client:
-        with pytest.raises(MCPError, match="server one has 1 tools, and none can be used"):
+        with pytest.raises(MCPError, match="server one has 1 tools, but none can be used"):
             await client.list_tools()
