@@ -15,9 +15,10 @@ import pytest
 
 from pdp.client.client import Client
 from pdp.client.pep import RemotePep
+from scripts.structure import PUBLIC_MODULES
 from tests.support import ROOT
 
-MODULES: Final = ("pdp", "pdp.engines", "pdp.errors", "pdp.files", "pdp.loop", "pdp.testing", "pdp.tools")
+MODULES: Final = [module for module in PUBLIC_MODULES if "*" not in module]
 
 
 def names_of(module: str) -> Iterator[str]:

@@ -21,7 +21,7 @@ from pdp.gateway.config import GatewaySettings
 from pdp.gateway.methods import GET_PROMPT, READ_RESOURCE
 from pdp.gateway.upstream import ASKING, Upstream
 from pdp.json import canonical
-from pdp.manifest.foreign.dialects import translated
+from pdp.manifest.foreign.dialects import ASK_AUTHOR, translated
 from pdp.manifest.load import load_effective
 
 Pins = dict[str, dict[str, dict[str, Any]]]
@@ -171,7 +171,7 @@ def left_out(tool: Mapping[str, Any] | None) -> str | None:
         read_document("declared.json", text=json.dumps([[tool]]))
         load_effective("declared", "held", manifest_text=_manifest([tool]).encode(), governance_text=rules.encode())
     except FileFaultsError as error:
-        return f"{error.faults[0].message}; {error.faults[0].hint or 'ask the author of the tool to correct the tool'}"
+        return f"{error.faults[0].message}; {error.faults[0].hint or ASK_AUTHOR}"
     except UsageError as error:
         return f"{error.message}; {error.hint}"
     return None

@@ -21,7 +21,7 @@ from pdp.hooks.install.check import SWITCHES, settings_files
 from pdp.hooks.install.clients import CLIENTS
 from pdp.hooks.install.installation import read_configuration
 from pdp.installed import extra
-from pdp.manifest.foreign.dialects import translated
+from pdp.manifest.foreign.dialects import ASK_AUTHOR, translated
 from pdp.manifest.foreign.openapi import operations
 
 # The last two settings let calls or whole servers run without a prompt (read in the program of Claude Code 2.1.330).
@@ -132,13 +132,7 @@ def asked_tools(*command: str, timeout: float = 120) -> Exposure:
         try:
             readable.append(_tool(read_document("declared.json", text=json.dumps(tool)).value, command[0]))
         except FileFaultsError as error:
-            readable.append(
-                ExposedTool(
-                    tool["name"],
-                    command[0],
-                    fault=f"{error.faults[0].message}; ask the author of the tool to correct the tool",
-                )
-            )
+            readable.append(ExposedTool(tool["name"], command[0], fault=f"{error.faults[0].message}; {ASK_AUTHOR}"))
     return Exposure(_exposed(command[0], readable).tools, bypasses)
 
 

@@ -121,9 +121,8 @@ class _BoundedHttp(HttpToolsProtocol):
         # The sizes are added up, because many short fields of a long head may arrive at once.
         self._fields_bytes += size
         if self._fields_bytes > _HEAD_BYTES:
-            raise ValueError(
-                "the request's head is too long"
-            )  # For this error, Uvicorn answers 400 and closes the connection.
+            # For this error, Uvicorn answers 400 and closes the connection.
+            raise ValueError("the request's head is too long")
 
     def _end_timer(self) -> None:
         if self._head_timer is not None:

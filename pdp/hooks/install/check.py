@@ -81,7 +81,7 @@ def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901, PLR091
                         "type /hooks in Codex, and trust the hook",
                     )
             elif without_ours(entry, client) != entry:
-                message, hint = _difference(client, entry, home)
+                message, hint = _difference(client, entry, expected, home)
                 yield gap(name, f"{event}: {message}", hint)
             elif client.events.get(event, Moment.AFTER) is not Moment.AFTER:
                 yield gap(name, f"{event}: another hook may change the call after ours: {shown}", "remove it")
@@ -101,8 +101,8 @@ def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901, PLR091
         yield from (gap("a call", *said) for said in _probes(client, first, client.line(home), variables))
 
 
-def _difference(client: HookClient, entry: Any, home: Path) -> tuple[str, str]:
-    expected, blocks = client.entry(home), client.blocks
+def _difference(client: HookClient, entry: Any, expected: Any, home: Path) -> tuple[str, str]:
+    blocks = client.blocks
     if entry == expected:
         return f"{client.name} has no such event", _AGAIN
     message = f"our hook is {json.dumps(entry)} instead of {json.dumps(expected)}"

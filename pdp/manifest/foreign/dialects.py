@@ -38,7 +38,7 @@ _BOUNDS: Final = frozenset(("const", "enum", "maxLength"))
 # Keywords that can invert a schema: if a part below them accepts more values, the whole schema may accept fewer.
 _TURNING: Final = frozenset(("contains", "if", "not", "oneOf"))
 _DEEPEST: Final = 64
-_ASK: Final = "ask the author of the tool to correct the tool"
+ASK_AUTHOR: Final = "ask the author of the tool to correct the tool"
 
 
 class Translation(NamedTuple):
@@ -76,7 +76,7 @@ class _Reader:
 
     def part(self, schema: Any, old: tuple[str, ...], new: Path) -> Any:
         if len(old) > _DEEPEST:
-            raise UsageError(f"the schema is nested deeper than {_DEEPEST} levels", hint=_ASK)
+            raise UsageError(f"the schema is nested deeper than {_DEEPEST} levels", hint=ASK_AUTHOR)
         self._places[old] = new
         if not isinstance(schema, dict):
             return schema
@@ -95,17 +95,19 @@ class _Reader:
     def finish(self, whole: dict[str, Any]) -> None:
         """Update each `$ref` to its target's new location. Raise `UsageError` if the translation is not possible."""
         if "dropped pattern" in self._seen and not _TURNING.isdisjoint(self._seen):
-            raise UsageError("a pattern cannot be dropped beside `not`, `if`, `oneOf` or `contains`", hint=_ASK)
+            raise UsageError("a pattern cannot be dropped beside `not`, `if`, `oneOf` or `contains`", hint=ASK_AUTHOR)
         if {"nested id", "$ref"} <= self._seen:
-            raise UsageError(f"a nested `{self._id}` changes the targets of `$ref`", hint=_ASK)
+            raise UsageError(f"a nested `{self._id}` changes the targets of `$ref`", hint=ASK_AUTHOR)
         if self._draft == "draft/2019-09" and {"contains", "unevaluatedItems"} <= self._seen:
-            raise UsageError("`unevaluatedItems` with `contains` has another meaning in 2020-12", hint=_ASK)
+            raise UsageError("`unevaluatedItems` with `contains` has another meaning in 2020-12", hint=ASK_AUTHOR)
         for _, part in subschemas(whole):
             if isinstance(reference := part.get("$ref"), str):
                 base, _, pointer = reference.partition("#")
                 place = self._places.get(pointer_steps(unquote(pointer)))
                 if base not in ("", self._base) or place is None or pointer[:1] not in ("", "/"):
-                    raise UsageError(f"$ref target is outside the schema or does not exist: {reference:.80}", hint=_ASK)
+                    raise UsageError(
+                        f"$ref target is outside the schema or does not exist: {reference:.80}", hint=ASK_AUTHOR
+                    )
                 part["$ref"] = "/".join(("#", *(str(step).replace("~", "~0").replace("/", "~1") for step in place)))
 
     def _keeps(self, schema: Mapping[str, Any], key: str, value: Any) -> bool:
@@ -116,7 +118,7 @@ class _Reader:
             keeps, what = value in FORMATS, f"format {value}"
         elif key == "pattern" and isinstance(value, str) and not _is_linear(value):
             if _BOUNDS.isdisjoint(schema):
-                hint = f"{_ASK}: remove look-around, or add `maxLength`, `enum` or `const`"
+                hint = f"{ASK_AUTHOR}: remove look-around, or add `maxLength`, `enum` or `const`"
                 raise UsageError(f"the pattern {shown_name(value)} cannot be checked in linear time", hint=hint)
             self._seen.add("dropped pattern")
             keeps, what = False, f"pattern {value}"
