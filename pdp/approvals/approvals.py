@@ -17,27 +17,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from enum import StrEnum
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
+from pdp.approvals.lasting import LastingGrants, end_of, reach_of
+from pdp.approvals.rules import ApprovalRefusedError, Refusal, approver_in, person_in, time_or_now
 from pdp.audit.chain import AuditEvent, AuditLog, MemoryAudit, recordable
-from pdp.clock import is_time, to_milliseconds, to_seconds
-from pdp.errors import AuditError, PdpError, StoreError, StoreFullError, UsageError
+from pdp.clock import to_milliseconds
+from pdp.errors import AuditError, PdpError, StoreError, StoreFullError
 from pdp.json import canonical, thawed
-from pdp.manifest.fields import SUBJECT
 from pdp.manifest.model import Tool
-from pdp.session import LONGEST_TEXT, Person, is_plain_name
 from pdp.stores.actions import Action, ActionState, ActionStore
-from pdp.stores.approvals import (
-    Approval,
-    ApprovalState,
-    ApprovalStore,
-    Grant,
-    TokenMarks,
-    Transaction,
-    are_two_tokens,
-    token_marks,
-)
+from pdp.stores.approvals import Approval, ApprovalState, ApprovalStore, Grant, Reach, Transaction
 from pdp.stores.memory import MemoryApprovals
 
 Result = TypeVar("Result")
@@ -58,60 +48,7 @@ _ACTION_STATES: Final = {
 }
 
 
-class Refusal(StrEnum):
-    """The rule by which a step of an approval is rejected. `message` is a template with facts of the approval."""
-
-    message: str
-
-    def __new__(cls, name: str, message: str) -> Self:
-        """Return the enum member with this name and message."""
-        refusal = str.__new__(cls, name)
-        refusal._value_, refusal.message = name, message
-        return refusal
-
-    UNKNOWN = "unknown", "no approval has that id"
-    NOT_PENDING = "not_pending", "it is {approval.state}"
-    NOT_YET_OPEN = "not_yet_open", "the approval opens at {approval.opened_at} and cannot be decided earlier"
-    EXPIRED = "expired", "the approval expired at {approval.expires_at}"
-    CONSUMED = "consumed", "the approval was used at {approval.closed_at}"
-    NO_SUBJECT = (
-        "no_subject",
-        (
-            "the claims name no person: sub must be a non-empty string in plain characters (one script, NFC, no blanks "
-            "at its ends), and iss such a string or absent"
-        ),
-    )
-    AGENT = "agent", "the claims belong to an acting agent, but a person must approve"
-    REQUESTER = "requester", "the requester of a call cannot decide on its approval"
-    SAME_TOKEN = (
-        "same_token",
-        (
-            "the call used this token or client: approve with another token (jti, azp, client_id or sid must "
-            "differ from the call's, and the client must not be the agent)"
-        ),
-    )
-    NOT_AN_APPROVER = "not_an_approver", "the claims have none of the roles that can approve the call: {approvers}"
-    NOT_A_REQUESTER = "not_a_requester", "only a requester can withdraw the approval"
-    ALREADY_GRANTED = (
-        "already_granted",
-        "the same person has already granted the approval, but {approval.quorum} people are needed",
-    )
-    TASK_SEEN = "task_seen", "a person has already granted the approval, so its task cannot change"
-
-
 _CLOSED: Final = {ApprovalState.CONSUMED: Refusal.CONSUMED, ApprovalState.EXPIRED: Refusal.EXPIRED}
-
-
-class ApprovalRefusedError(PdpError):
-    """A rule (`reason`, see `Refusal`) does not allow a step of an approval, which stays unchanged."""
-
-    code = "approvals.refused"
-
-    def __init__(self, approval_id: str, reason: Refusal, approval: Approval | None = None) -> None:
-        self.reason = reason
-        approvers = ", ".join(approval.approvers if approval is not None else ()) or "none"
-        message = reason.message.format(approval=approval, approvers=approvers)
-        super().__init__(f"approval {recordable(approval_id)}: {message}")
 
 
 class Approvals:
@@ -155,7 +92,7 @@ class Approvals:
         return other
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Lock the approvals during a step's check, event and swap, so that no event records a step that fails."""
         if not self._lock.acquire(timeout=TURN_SECONDS):
             raise StoreError(f"approvals: locked by another thread for {TURN_SECONDS:g} s")
@@ -197,7 +134,7 @@ class Approvals:
             # Staging may read the application's sources, which can be slow, so it runs without the lock.
             action = stage()
             opened = replace(new, id=self._ids() if self._ids else new.id, action_id=action.id if action else None)
-            with self._locked():
+            with self.locked():
                 if [*self.store.list(call_digest=new.call_digest)] != stored:
                     continue
                 # Meanwhile concurrent calls may have reached the limit of pending approvals, so it is checked again.
@@ -217,33 +154,62 @@ class Approvals:
 
         return self._step("requested", approval_id, at, requested)
 
-    def grant(self, approval_id: str, claims: Any, at: str | None = None) -> Approval:
+    def grant(
+        self,
+        approval_id: str,
+        claims: Any,
+        at: str | None = None,
+        *,
+        reach: Reach | str = Reach.ONCE,
+        until: str | None = None,
+    ) -> Approval:
         """Record one person's grant and return the approval. The last grant of the quorum makes the approval `granted`.
+
+        With the reach `run` or `until`, the last grant also makes a `LastingGrant` for similar calls, see `lasting`. If
+        the people of a quorum choose different reaches, the shortest counts.
+
+        Args:
+            approval_id: the id of the approval.
+            claims: the person's verified claims.
+            at: the time of the grant; None means now.
+            reach: `once` for this call only, `run` for similar calls of the run, `until` for similar calls of any run.
+            until: the end of the lasting grant. The tool's entry limits it, and says how long a grant without it lasts.
 
         Raises:
             ApprovalRefusedError: a rule forbids the grant, see `Refusal`.
             AuditError, UsageError: the grant could not be recorded, so it does not count; or `at` is not a time.
         """
-        now = _now(at)
+        now = time_or_now(at)
+        reach = reach_of(reach)
+        end = None if until is None else time_or_now(until)
 
         def granted(old: Approval) -> tuple[Approval, str]:
             if old.state is not ApprovalState.PENDING:
                 raise ApprovalRefusedError(old.id, Refusal.NOT_PENDING, old)
-            person, roles, token = _approver(old, claims, now)
+            person, roles, token = approver_in(old, claims, now)
             if any(person.may_be(grant.person) for grant in old.grants):
                 raise ApprovalRefusedError(old.id, Refusal.ALREADY_GRANTED, old)
-            grants = (*old.grants, Grant(person.iss, person.sub, roles, now, token))
+            ends = end_of(old, reach, now, end)
+            grants = (*old.grants, Grant(person.iss, person.sub, roles, now, token, reach, ends))
             state = ApprovalState.GRANTED if len(grants) >= old.quorum else ApprovalState.PENDING
             return replace(old, grants=grants, state=state), person.sub
 
-        return self._with_action(self._step("granted", approval_id, now, granted))
+        approval = self._with_action(self._step("granted", approval_id, now, granted))
+        if approval.state is ApprovalState.GRANTED and approval.reach is not Reach.ONCE:
+            self.lasting.create(approval, now)
+        return approval
+
+    @property
+    def lasting(self) -> LastingGrants:
+        """The lasting grants that people gave with these approvals."""
+        return LastingGrants(self)
 
     def deny(self, approval_id: str, claims: Any, at: str | None = None, why: str | None = None) -> Approval:
         """Deny an approval that is not used yet. One approver is enough. Raises the errors of `grant`."""
-        now, reason = _now(at), recordable(why)
+        now, reason = time_or_now(at), recordable(why)
 
         def denied(old: Approval) -> tuple[Approval, str]:
-            person, *_ = _approver(old, claims, now)
+            person, *_ = approver_in(old, claims, now)
             new = replace(old, state=ApprovalState.DENIED, closed_at=now, closed_by=person, why=reason)
             return new, person.sub
 
@@ -251,10 +217,10 @@ class Approvals:
 
     def withdraw(self, approval_id: str, claims: Any, at: str | None = None) -> Approval:
         """Withdraw an approval that is not used yet. Only a requester may do this. Raises the errors of `grant`."""
-        now = _now(at)
+        now = time_or_now(at)
 
         def withdrawn(old: Approval) -> tuple[Approval, str]:
-            person = _person(old, claims)
+            person = person_in(old, claims)
             if not any(person.may_be(requester) for requester in old.requesters):
                 raise ApprovalRefusedError(old.id, Refusal.NOT_A_REQUESTER, old)
             return replace(old, state=ApprovalState.WITHDRAWN, closed_at=now, closed_by=person), person.sub
@@ -301,7 +267,7 @@ class Approvals:
             used = self.consume(approval, now, within=transaction)
 
         # The approvals are always locked before a transaction begins, because the opposite order could deadlock.
-        with self._locked():
+        with self.locked():
             if approval.state in _OPEN:
                 # The expiry is stored first, because a rollback of the transaction would undo it.
                 self._unexpired([approval], now)
@@ -314,7 +280,7 @@ class Approvals:
         return result, used
 
     def _record_doubt(self, used: Approval) -> None:
-        log = self._log()
+        log = self.log()
         try:
             log.append({**_event("consumed", used, used.subject, log), "outcome": "unknown"})
         except AuditError:
@@ -334,7 +300,7 @@ class Approvals:
     def sweep(self, at: str | None = None) -> None:
         """Set the state of expired approvals to `expired`. Raise `StoreError` if the store cannot be used."""
         for state in _OPEN:
-            self._unexpired(self.store.list(state=state), _now(at))
+            self._unexpired(self.store.list(state=state), time_or_now(at))
 
     def _with_action(self, approval: Approval) -> Approval:
         """Approve or deny the action of a decided approval, and return the approval. A failure is only logged."""
@@ -358,7 +324,7 @@ class Approvals:
         within: Transaction | None = None,
     ) -> Approval:
         """Change a pending or granted approval. `change` returns the new record and the person who changes it."""
-        with self._locked():
+        with self.locked():
             while True:
                 old = self.get(approval_id)
                 # Within a transaction no expiry is stored: `consume_with` has already stored it.
@@ -379,7 +345,7 @@ class Approvals:
 
     def _expire(self, approval: Approval) -> None:
         try:
-            with self._locked():
+            with self.locked():
                 self._swapped("expired", approval, replace(approval, state=ApprovalState.EXPIRED), approval.subject)
         except AuditError:
             # The approval already counts as expired. The store is updated later, when the audit event can be recorded.
@@ -394,7 +360,8 @@ class Approvals:
                 hint="decide on pending approvals, or withdraw those that are not needed",
             )
 
-    def _log(self) -> AuditLog:
+    def log(self) -> AuditLog:
+        """Return the audit stream; without one, a new stream in memory."""
         if self.audit is None:
             self.audit = MemoryAudit()
         return self.audit
@@ -403,7 +370,7 @@ class Approvals:
         self, step: str, old: Approval | None, new: Approval, subject: str, within: Transaction | None = None
     ) -> bool:
         """Record a step by `subject`, then store it. Return False if another step came first, and record that too."""
-        log = self._log()
+        log = self.log()
         event = _event(step, new, subject, log)
         log.append_within(event, within)
         try:
@@ -414,67 +381,6 @@ class Approvals:
         if not done:
             log.append_within({**event, "outcome": "failed"}, within)
         return done
-
-
-def _now(at: str | None) -> str:
-    if at is None:
-        return to_seconds(time.time())
-    if not isinstance(at, str) or not is_time(at):
-        raise UsageError(f"{at!r:.60} is not a time", hint="write a time such as 2026-07-01T10:00:00Z")
-    return at
-
-
-def _person(approval: Approval, claims: Any) -> Person:
-    claims = claims if isinstance(claims, dict) else {}
-    person = Person(claims.get("iss"), claims.get("sub", ""))
-    if not _is_name(person.sub) or (person.iss is not None and not _is_name(person.iss)):
-        raise ApprovalRefusedError(approval.id, Refusal.NO_SUBJECT, approval)
-    return person
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= LONGEST_TEXT and is_plain_name(value)
-
-
-def _approver(approval: Approval, claims: Any, now: str) -> tuple[Person, tuple[str, ...], TokenMarks]:
-    """Return the person in the claims, the roles by which they may decide and, for the subject, the token's digests."""
-    if now < approval.opened_at:
-        raise ApprovalRefusedError(approval.id, Refusal.NOT_YET_OPEN, approval)
-    person = _person(approval, claims)
-    if claims.get("act") is not None:
-        raise ApprovalRefusedError(approval.id, Refusal.AGENT, approval)
-    subject, *agents = approval.requesters
-    marks = token_marks(claims)
-    by_agents, by_person = (token_marks(*({"azp": each.sub} for each in people)) for people in (agents, [person]))
-    is_same = (
-        _have_same("token", marks, approval.token)
-        or _have_same("client", marks, by_agents)
-        or _have_same("client", by_person, approval.token)
-    )
-    if any(person.may_be(agent) for agent in agents):
-        raise ApprovalRefusedError(approval.id, Refusal.REQUESTER, approval)
-    if person.may_be(subject):
-        # The person may be the subject under a slightly different name. Only a person with exactly the subject's name
-        # may approve as the subject.
-        if SUBJECT not in approval.approvers or person != subject:
-            raise ApprovalRefusedError(approval.id, Refusal.REQUESTER, approval)
-        if is_same or not are_two_tokens(marks, approval.token):
-            raise ApprovalRefusedError(approval.id, Refusal.SAME_TOKEN, approval)
-        return person, (SUBJECT,), marks
-    roles_claim = claims.get("roles")
-    # Only a list of texts counts, because iterating over a single text would make each character a role.
-    if not isinstance(roles_claim, list) or not all(isinstance(role, str) for role in roles_claim):
-        roles_claim = []
-    roles = tuple(sorted(set(roles_claim) & set(approval.approvers) - {SUBJECT}))
-    if not roles:
-        raise ApprovalRefusedError(approval.id, Refusal.NOT_AN_APPROVER, approval)
-    if is_same:
-        raise ApprovalRefusedError(approval.id, Refusal.SAME_TOKEN, approval)
-    return person, roles, {}
-
-
-def _have_same(kind: str, first: TokenMarks, second: TokenMarks) -> bool:
-    return not {*first.get(kind, ())}.isdisjoint(second.get(kind, ()))
 
 
 def _event(step: str, approval: Approval, subject: str, log: AuditLog) -> AuditEvent:

@@ -62,6 +62,7 @@ class AuditEvent(TypedDict, total=False):
     decision_id: str | None
     bundle_revision: str | None
     approval_id: str | None
+    grant_id: str | None
     idempotency_key: str | None
     outcome: str | None
     result_digest: str | None

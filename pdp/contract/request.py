@@ -19,7 +19,7 @@ from pdp.proposal import Proposal, Rejection, RejectionCode
 from pdp.request import Entity, Request
 from pdp.session import Session
 
-_VOLATILE: Final = frozenset(("time", "request_id", "call_digest", "approval", "spent"))
+_VOLATILE: Final = frozenset(("time", "request_id", "call_digest", "approval", "grant", "spent"))
 """Fields of the context that the digest of a call leaves out. A manifest's mapping may not use these names."""
 
 

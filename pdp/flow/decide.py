@@ -75,11 +75,10 @@ def _through_stages(
         decided = conclude(prepared, decision, parts)
         if isinstance(decided, Decided):
             stage = decided
-            opens = parts.approvals is not None and (received.to_run or received.hold)
-            if decision.verdict is Verdict.STEP_UP and opens:
-                from pdp.flow.reserve import open_approval  # noqa: PLC0415 - only if an approval is opened
+            if decision.verdict is Verdict.STEP_UP and parts.approvals is not None:
+                from pdp.flow.waiting import held  # noqa: PLC0415 - only for calls that need an approval
 
-                decided = yield from open_approval(decided, parts)
+                decided = yield from held(decided, parts)
     except Exception as error:  # noqa: BLE001 - any failure on the way is a DENY
         return stage.denied(*failed(error))
     except BaseException:

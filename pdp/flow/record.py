@@ -182,6 +182,8 @@ def call_event(decided: Decided | Ended, log: AuditLog, phase: str, now: float) 
         event["bundle_revision"] = decision.bundle_revision
     if decided.approval is not None:
         event["approval_id"] = decided.approval.id
+    if isinstance(decided, Decided) and (grant := decided.prepared.request.context.get("grant")) is not None:
+        event["grant_id"] = grant["id"]
     return event
 
 

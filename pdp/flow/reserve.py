@@ -16,7 +16,9 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
-from pdp.approvals.approvals import ApprovalRefusedError, Approvals
+from pdp.approvals.approvals import Approvals
+from pdp.approvals.lasting import GrantRefusedError
+from pdp.approvals.rules import ApprovalRefusedError
 from pdp.clock import to_seconds
 from pdp.contract.budgets import MOST, Spending, Spent, Take, spendings
 from pdp.contract.checks import Checked
@@ -230,12 +232,14 @@ def reserve(
     Raises `CallDeniedError` if the approval is no longer valid or the key was used with other arguments.
     """
     prepared = reserved.prepared
-    uses_approval = prepared.approval is not None and parts.approvals is not None and parts.approvals.blocking
-    blocking = parts.stores.keys.blocking or uses_approval or remote is not None
+    uses_approval = (prepared.approval or prepared.grant) and parts.approvals is not None and parts.approvals.blocking
+    blocking = parts.stores.keys.blocking or bool(uses_approval) or remote is not None
     try:
         begun, used = yield from _with_retries(partial(_reserve, prepared, parts, remote), blocking=blocking)
     except ApprovalRefusedError as error:
         raise CallDeniedError("approvals.invalid", error.message) from error
+    except GrantRefusedError as error:
+        raise CallDeniedError("grants.invalid", error.message) from error
     reserved = reserved._replace(decided=reserved.decided._replace(approval=used))
     match begun:
         case None:
@@ -272,9 +276,12 @@ def _reserve(
             take(transaction)
         return None
 
-    if approval is None or approvals is None:
-        return step(lambda _: None), None
-    return approvals.consume_with(approval, prepared.asked.session.time or to_seconds(time.time()), step)
+    now = prepared.asked.session.time or to_seconds(time.time())
+    if approval is not None and approvals is not None:
+        return approvals.consume_with(approval, now, step)
+    if prepared.grant is not None and approvals is not None:
+        return approvals.lasting.use_with(prepared.grant, now, step), None
+    return step(lambda _: None), None
 
 
 def _begin(prepared: Prepared, key: IdempotencyKey, keys: IdempotencyStore, take: Consume, token: str | None) -> Begun:
@@ -394,7 +401,7 @@ def open_pattern_call(decided: Decided, parts: Parts) -> Generator[Step, Any, En
         markings=decided.markings,
         clearances=_clearances(prepared.asked.session.claims),
         resource=prepared.resource,
-        approved=prepared.approval is not None,
+        approved=prepared.approval is not None or prepared.grant is not None,
         now=prepared.asked.received.now,
         time=prepared.request.context["time"],
         inputs=_inputs(prepared),

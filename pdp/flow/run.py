@@ -124,7 +124,8 @@ class LocalRunner(CallRunner):
     def reserve(self, reserved: Reserved) -> Generator[Step, Any, Reserved | Known]:
         """Reserve the call's key and use up its approval, in one transaction."""
         prepared = reserved.prepared
-        if not (prepared.checked.tool.reserves_key or prepared.approval or prepared.asked.received.compensates):
+        approval = prepared.approval or prepared.grant
+        if not (prepared.checked.tool.reserves_key or approval or prepared.asked.received.compensates):
             return reserved
         from pdp.flow.reserve import reserve  # noqa: PLC0415 - only for calls with a key or an approval
 

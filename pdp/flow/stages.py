@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # Only some calls need these modules at run time.
     from pdp.patterns.enforcement import EnforcedCall
     from pdp.stores.actions import Action
     from pdp.stores.approvals import Approval
+    from pdp.stores.grants import LastingGrant
     from pdp.stores.keys import KeyRecord
 
 _NAME_LENGTH: Final = 128
@@ -90,6 +91,7 @@ class Prepared(NamedTuple):
     approval: Approval | None = None  # The stored approval for exactly this call.
     flow: CallFlow | None = None  # The labels of the call's run, if the manifest tracks flow.
     spendings: Sequence[Spending] = ()  # The amounts that the call spends of its cumulative limits.
+    grant: LastingGrant | None = None  # The lasting grant that the policy decided with.
 
     @property
     def call_digest(self) -> str:

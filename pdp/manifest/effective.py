@@ -152,6 +152,8 @@ def _entry(tool: Tool) -> dict[str, Any]:
             whole[record][name] = sorted(whole[record][name])
     # Durations are also given as numbers, because policies compare numbers and cannot parse ISO 8601.
     entry["approval"]["expires_seconds"] = duration_seconds(tool.approval.expires)
+    if tool.approval.lasting is not None:
+        entry["approval"]["lasting"]["max_seconds"] = duration_seconds(tool.approval.lasting.max)
     entry["contract"] = digest(canonical(whole))
     return entry
 
@@ -223,6 +225,7 @@ _JOINS: Final[dict[str, _Join]] = {
         quorum=_stated(max),
         expires=_stated(partial(min, key=duration_seconds)),
         unless_within_limits=_stated(and_),
+        lasting=_stated(lambda _, governance: governance),
     ),
     "provenance": _record(Provenance, required=_union),
     "writes": _heavier(Writes),

@@ -261,6 +261,10 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
         findings = forbidden_findings(effective, staged, sound=sound, decided=decided)
         if decided:
             findings += (*entry_findings(effective, tier_stated=stated), *form_findings(effective, forms))
+        if decided and effective.approval.lasting is not None:
+            from pdp.manifest.rules.lasting import lasting_findings  # noqa: PLC0415 - only for lasting grants
+
+            findings += (*lasting_findings(effective, sound=sound),)
         if decided and (clauses or doubtful):
             from pdp.manifest.rules.lint import clause_findings, doubts  # noqa: PLC0415 - rarely needed by PEPs
 

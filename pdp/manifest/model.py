@@ -54,6 +54,8 @@ from pdp.manifest.fields import (
 from pdp.manifest.schema.references import self_contained
 from pdp.proposal import RejectionCode
 
+_ArgumentPointer = Annotated[StrictStr, Field(pattern=r"^/[^/~]{1,128}$")]
+
 # In these fields null is a valid value, so it does not count as absent.
 _NULLABLE: Final = frozenset(("correct", "default", "deprecation"))
 
@@ -131,6 +133,21 @@ class Limit(Record):
         return self.count, self.unit, self.currency is not None, self.per, self.window
 
 
+class Lasting(Record):
+    """How far people may let an approval reach beyond its one call. Without it, an approval is for one call.
+
+    `by` and `free` contain JSON Pointers to arguments, such as `/recipient`. `by` names the arguments that a person is
+    shown as the limits of the grant. `free` names the arguments that may differ between the calls. All other arguments
+    must be equal. `max` bounds the life of a grant, and `uses` its calls.
+    """
+
+    reaches: tuple[Literal["run", "until"], ...] = Field(min_length=1)
+    by: tuple[_ArgumentPointer, ...] | None = None
+    free: tuple[_ArgumentPointer, ...] = ()
+    max: Duration = "P1D"
+    uses: Annotated[StrictInt, Field(ge=1, le=10_000)] = 100
+
+
 class ApprovalBlock(Record):
     """Who may approve a call, how many approvers the call needs, and when a grant expires.
 
@@ -141,6 +158,7 @@ class ApprovalBlock(Record):
     quorum: Annotated[StrictInt, Field(ge=1, le=100)] | None = None
     expires: Duration | None = None
     unless_within_limits: StrictBool | None = None
+    lasting: Lasting | None = None
 
 
 class Provenance(Record):

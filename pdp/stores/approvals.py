@@ -4,22 +4,38 @@ Source: tool pattern library, pattern 7 (an approval request is a task). The tas
 `approvers`, its rationale is `reasons`, and its end is `expires_at`. `pdp.approvals` decides who may change a record.
 """
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import orjson
 
 from pdp.clock import LAST_SECOND, to_seconds
 from pdp.decision import new_id
-from pdp.json import digest
-from pdp.manifest.fields import SUBJECT, EffectClass, duration_seconds, normal_duration
+from pdp.json import canonical, digest
+from pdp.manifest.fields import SUBJECT, ArgumentRole, EffectClass, duration_seconds, normal_duration
 from pdp.manifest.model import Tool
 from pdp.session import Person
 
+if TYPE_CHECKING:
+    from pdp.stores.grants import GrantStore
+
+MASKED: Final = "(sensitive)"
+NAMED_BY_PEOPLE: Final = (ArgumentRole.DESTINATION, ArgumentRole.OBJECT, ArgumentRole.URL, ArgumentRole.ADDRESS)
+"""The roles of arguments by which a person names a call. Without `by`, these arguments limit a lasting grant."""
+
+# Fields of the context that differ between the calls of one lasting grant. The arguments are compared one by one.
+_OF_ONE_CALL: Final = frozenset((
+    "approval", "arguments", "call_digest", "flow", "grant", "idempotency_key", "request_id", "run_id", "spent", "time",
+))  # fmt: skip
+_LONGEST_SHOWN: Final = 200
+# Any other URL is compared as a whole, such as one with a user name, a backslash or letters outside of ASCII.
+_ORIGIN: Final = re.compile(r"(https?://[a-z0-9.-]+(?::[0-9]{1,5})?)(?:[/?#][!-\[\]-~]*)?", re.ASCII | re.IGNORECASE)
 _TOKEN_CLAIMS: Final = {"token": ("jti",), "client": ("azp", "client_id"), "session": ("sid",)}
 
 TokenMarks = dict[str, tuple[str, ...]]
@@ -58,6 +74,35 @@ class ApprovalState(StrEnum):
     CONSUMED = "consumed"
 
 
+class Reach(StrEnum):
+    """How far an approval reaches: one call, similar calls of the same run, or similar calls until a time."""
+
+    ONCE = "once"
+    RUN = "run"
+    UNTIL = "until"
+
+
+@dataclass(frozen=True, slots=True)
+class LastingOffer:
+    """How far people may let the approval of a call reach, from the field `approval.lasting` of the tool's entry.
+
+    Attributes:
+        reaches: `run`, `until`, or both.
+        seconds: how long a grant may last.
+        uses: how many calls a grant may let through.
+        scope: a digest of everything that must be equal in the calls: tool, entry, people, purpose, arguments.
+        about: the arguments that limit the grant, as texts for people.
+        most: the values of free and limited numbers in the approved call. They are the highest values of later calls.
+    """
+
+    reaches: tuple[Reach, ...]
+    seconds: int
+    uses: int
+    scope: str
+    about: dict[str, str]
+    most: dict[str, float]
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
     """The approval of one person, given at the time `at` (RFC 3339 in UTC with `Z`)."""
@@ -67,6 +112,8 @@ class Grant:
     roles: tuple[str, ...]  # The person's roles that count, or `$subject` if the person's agent made the call.
     at: str
     token: TokenMarks = field(default_factory=dict)  # Marks of the token of a person who approves as `$subject`.
+    reach: Reach = Reach.ONCE
+    until: str | None = None  # The end of a grant with the reach `run` or `until`.
 
     @property
     def person(self) -> Person:
@@ -98,6 +145,7 @@ class Approval:
         action_id: the action that was staged for the call; None for a call without effects.
         task: what approvers see besides the request (pattern 7): queue or principal, rationale, evidence, sla.
         token: the tokens of the call. A grant needs another token.
+        lasting: how far people may let the approval reach; None if the approval is for this call only.
 
     Examples:
         >>> from pathlib import Path
@@ -138,6 +186,7 @@ class Approval:
     decision_id: str | None = None
     task: dict[str, Any] | None = None
     token: TokenMarks = field(default_factory=dict)
+    lasting: LastingOffer | None = None
 
     @classmethod
     def asked(
@@ -194,12 +243,18 @@ class Approval:
             run_id=context.get("run_id"),
             decision_id=decision_id,
             token=token_marks(claims or {}, proposer or {}),
+            lasting=lasting_offer(request, entry),
         )
 
     @property
     def request(self) -> dict[str, Any]:
         """A copy of the request for which the policy requires approval."""
         return dict(orjson.loads(self.body))
+
+    @property
+    def reach(self) -> Reach:
+        """How far the grants let the approval reach: the shortest reach that a person chose."""
+        return min((grant.reach for grant in self.grants), key=list(Reach).index, default=Reach.ONCE)
 
     @property
     def lifetime(self) -> str:
@@ -230,11 +285,7 @@ class Approval:
 
         The proposer must not have granted the approval. The call must not have the token of a grant by the subject.
         """
-        marks, people = token_marks(claims, proposer), [*_proposers(proposer)]
-        return all(
-            are_two_tokens(grant.token, marks) if SUBJECT in grant.roles else not any(map(grant.person.may_be, people))
-            for grant in self.grants
-        )
+        return are_for(self.grants, claims, proposer)
 
     def as_context(self, now: str) -> dict[str, Any]:
         """Return `context.approval` for the request to the policy; `age_seconds` is the approval's age at `now`."""
@@ -259,6 +310,67 @@ class Approval:
         return dict(orjson.loads(orjson.dumps(shown)))
 
 
+def are_for(grants: Sequence[Grant], claims: Mapping[str, Any], proposer: Mapping[str, Any]) -> bool:
+    """Return whether a call with these claims, proposed with the token `proposer`, may use the grants."""
+    marks, people = token_marks(claims, proposer), [*_proposers(proposer)]
+    return all(
+        are_two_tokens(grant.token, marks) if SUBJECT in grant.roles else not any(map(grant.person.may_be, people))
+        for grant in grants
+    )
+
+
+def lasting_offer(request: Mapping[str, Any], entry: Tool) -> LastingOffer | None:
+    """Return how far an approval of this request may reach; None if the tool's entry has no `approval.lasting`."""
+    lasting, context = entry.approval.lasting, request["context"]
+    if lasting is None or entry.effect_class is EffectClass.COMMIT_HIGH or not entry.approval.approvers:
+        return None
+    arguments, roles = context["arguments"], entry.roles or {}
+    free = {pointer[1:] for pointer in lasting.free}
+    names = [pointer[1:] for pointer in lasting.by or ()] or [name for name in roles if roles[name] in NAMED_BY_PEOPLE]
+    shown = {name: _key_of(arguments[name], roles.get(name)) for name in names if name in arguments}
+    if not shown:
+        return None
+    compared = {name: value for name, value in arguments.items() if name not in free} | shown
+    numbers = free | {limit.argument for limit in entry.limits if limit.argument is not None}
+    most = {name: value for name in numbers if type(value := arguments.get(name)) in (int, float)}
+    people = [person._asdict() for person in _requesters(request["subject"], context.get("agent"))]
+    facts = {name: value for name, value in context.items() if name not in _OF_ONE_CALL}
+    resource = {
+        **request["resource"]["properties"],
+        "type": request["resource"]["type"],
+        "id": request["resource"]["id"],
+    }
+    # What the manifest computes from an argument that may differ would differ as well.
+    differing = free | {name for name, value in shown.items() if value != arguments[name]}
+    mapped = [_mapped(resource, entry.resource, differing), _mapped(facts, entry.context, differing)]
+    described = entry.model_dump(mode="json", by_alias=True, exclude_none=True)
+    # A freed argument that is absent differs from one that is present.
+    parts = [described, people, mapped, compared, sorted(free & arguments.keys())]
+    about = {name: value if isinstance(value, str) else canonical(value).decode() for name, value in shown.items()}
+    about = {name: MASKED if name in entry.sensitive else text[:_LONGEST_SHOWN] for name, text in about.items()}
+    seconds = int(duration_seconds(lasting.max))
+    return LastingOffer(
+        tuple(map(Reach, lasting.reaches)), seconds, lasting.uses, digest(canonical(parts)), about, most
+    )
+
+
+def _mapped(
+    values: Mapping[str, Any], mapping: Mapping[str, Any] | None, differing: AbstractSet[str]
+) -> dict[str, Any]:
+    def differs(name: str) -> bool:
+        return any(re.search(rf"\b{re.escape(each)}\b", str((mapping or {}).get(name, ""))) for each in differing)
+
+    return {name: value for name, value in values.items() if not differs(name)}
+
+
+def _key_of(value: Any, role: ArgumentRole | None) -> Any:
+    """Return the origin of a URL, such as `https://a.example:8443`; of any other argument, its value."""
+    if role not in (ArgumentRole.URL, ArgumentRole.ADDRESS) or not isinstance(value, str):
+        return value
+    match = _ORIGIN.fullmatch(value)
+    return match[1].lower() if match else value
+
+
 class Transaction(Protocol):
     """An open transaction of one store, in which other stores of the same database can take part."""
 
@@ -267,6 +379,10 @@ class ApprovalStore(Protocol):
     """A thread-safe store of approvals. Each method is one atomic step."""
 
     blocking: bool  # Whether the methods wait for a disk or a network.
+
+    @property
+    def lasting(self) -> "GrantStore":
+        """The store of lasting grants, in the same database."""
 
     def add(self, approval: Approval) -> Approval:
         """Add a pending approval. If the call (`call_digest`) already has one, return the stored approval."""

@@ -10,9 +10,10 @@ from typing import Final, Generic, TypeVar
 from pdp.errors import StoreFullError
 from pdp.stores.actions import Action, ActionState, ActionStore
 from pdp.stores.approvals import Approval, ApprovalState, Transaction
+from pdp.stores.grants import GrantState, LastingGrant
 from pdp.stores.keys import IdempotencyStore, KeyRecord, KeyRows, KeyState
 
-Record = TypeVar("Record", Action, Approval)
+Record = TypeVar("Record", Action, Approval, LastingGrant)
 
 CAPACITY: Final = 100_000
 """The maximum number of records of a store in memory.
@@ -170,6 +171,7 @@ class MemoryApprovals(_MemoryRecords[Approval]):
 
     def __init__(self) -> None:
         super().__init__()
+        self.lasting = MemoryGrants()
         self._by_call: dict[str, list[str]] = {}
 
     def add(self, approval: Approval) -> Approval:
@@ -199,3 +201,25 @@ class MemoryApprovals(_MemoryRecords[Approval]):
         rest.remove(approval_id)
         if not rest:
             del self._by_call[call_digest]
+
+
+class MemoryGrants(_MemoryRecords[LastingGrant]):
+    """Lasting grants in memory. Beyond 100,000 grants, the oldest grants are dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_scope: dict[str, list[str]] = {}
+
+    def add(self, grant: LastingGrant) -> None:
+        with self._lock:
+            self._records[grant.id] = grant
+            self._by_scope.setdefault(grant.scope, []).append(grant.id)
+            if len(self._records) > CAPACITY:
+                oldest = self._records.pop(next(iter(self._records)))
+                self._by_scope[oldest.scope].remove(oldest.id)
+
+    def list(self, *, scope: str | None = None, state: GrantState | None = None) -> Sequence[LastingGrant]:
+        with self._lock:
+            ids = [*self._records] if scope is None else self._by_scope.get(scope, ())
+            grants = [self._records[grant_id] for grant_id in ids]
+        return [grant for grant in grants if state in (None, grant.state)]

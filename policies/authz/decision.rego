@@ -6,6 +6,7 @@
 package authz
 
 import data.authz.lib.approval
+import data.authz.lib.grant
 import data.authz.lib.reason
 import data.authz.lib.shape
 import data.authz.planning
@@ -197,10 +198,14 @@ _step_ups contains item if {
 	reason.well_formed(item, concern)
 }
 
-# A valid approval clears every step-up, from every concern. This is the only place that does so.
+# A valid approval clears every step-up, from every concern, and a lasting grant those that people saw. This is the only
+# place that does so.
 _step_up := set() if approval.valid
 
-else := _step_ups
+else := {item |
+	some item in _step_ups
+	not grant.clears(item)
+}
 
 _allow contains item if {
 	some [concern, item] in _grants

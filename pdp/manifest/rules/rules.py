@@ -11,8 +11,8 @@ from pdp.manifest.model import AgentPins, DeclaredTool, Governable, Limit, Ontol
 from pdp.manifest.schema.walk import SchemaNode, argument_schemas
 
 PEP_CONTEXT: Final = frozenset((
-    "agent", "approval", "arguments", "call_digest", "flow", "idempotency_key", "purpose", "request_id", "run_id",
-    "spent", "time",
+    "agent", "approval", "arguments", "call_digest", "flow", "grant", "idempotency_key", "purpose", "request_id",
+    "run_id", "spent", "time",
 ))  # fmt: skip
 """Fields of a request's context that only the enforcement point writes."""
 
@@ -35,6 +35,9 @@ def tool_findings(tool: DeclaredTool, unusable: frozenset[str], *, sound: bool) 
         message = f"`{SUBJECT}` is only allowed in the governance file, not in a manifest"
         hint = "name it in the governance file, and remove `approvers` here"
         yield Finding(("approval", "approvers"), message, hint)
+    if tool.approval is not None and tool.approval.lasting is not None:
+        hint = "say in the governance file how far approvals may reach"
+        yield Finding(("approval", "lasting"), "`lasting` is only allowed in the governance file", hint, key=True)
     side_effects = tool.safety.side_effects if tool.safety else None
     if side_effects in _CHANGES and tool.effect_class in READ_CLASSES:
         yield Finding(

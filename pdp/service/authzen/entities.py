@@ -23,7 +23,7 @@ KEYS: Final = ("subject", "action", "resource", "context")
 
 # The maximum size of all requests in a batch, because each request repeats the common parts of the batch.
 _MOST_BYTES: Final = 4 * MAX_BYTES
-_RESERVED: Final = frozenset(("approval", "call_digest", "flow", "spent", "time"))
+_RESERVED: Final = frozenset(("approval", "call_digest", "flow", "grant", "spent", "time"))
 _OWN: Final = "without the scope assert, state the token's own subject: type user, id from its claim sub"
 
 

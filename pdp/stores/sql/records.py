@@ -1,4 +1,4 @@
-"""Actions, approvals and remote calls in a database. A row has columns for queries, and the whole record as JSON."""
+"""Actions, approvals, grants and remote calls in a database. A row has columns for queries, and the record as JSON."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from sqlalchemy import Connection, TableClause, delete, select, update
 from pdp.errors import StoreError
 from pdp.stores.actions import Action, ActionState, ActionStore
 from pdp.stores.approvals import Approval, ApprovalState, Transaction
+from pdp.stores.grants import GrantState, LastingGrant
 from pdp.stores.remote_calls import OVERDUE, RemoteCall
-from pdp.stores.sql.database import DatabaseStore
-from pdp.stores.sql.tables import actions, approvals, insert_if_absent, remote_calls
+from pdp.stores.sql.database import Database, DatabaseStore
+from pdp.stores.sql.tables import actions, approvals, grants, insert_if_absent, remote_calls
 
-Record = TypeVar("Record", Action, Approval, RemoteCall)
+Record = TypeVar("Record", Action, Approval, LastingGrant, RemoteCall)
 
 
 class _SqlRecords(DatabaseStore, Generic[Record]):
@@ -120,6 +121,10 @@ class SqlApprovals(_SqlRecords[Approval]):
     _table = approvals
     _adapter = TypeAdapter(Approval)
 
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.lasting = SqlGrants(database)
+
     def add(self, approval: Approval) -> Approval:
         call = approval.call_digest
         # The index `pdp_approvals_one_pending` rejects a second pending approval.
@@ -153,6 +158,23 @@ class SqlApprovals(_SqlRecords[Approval]):
             if limit is None or len(page) < limit or len(matching) >= limit:
                 return matching[:limit]
             after = page[-1].id
+
+
+class SqlGrants(_SqlRecords[LastingGrant]):
+    """Lasting grants in a database. `SqlApprovals` has them as `lasting`."""
+
+    _table = grants
+    _adapter = TypeAdapter(LastingGrant)
+
+    def add(self, grant: LastingGrant) -> None:
+        with self._database.write() as connection:
+            insert_if_absent(connection, self._table, self._row(grant))
+
+    def list(self, *, scope: str | None = None, state: GrantState | None = None) -> Sequence[LastingGrant]:
+        return self._all(scope=scope, state=state)
+
+    def _row(self, record: LastingGrant) -> dict[str, Any]:
+        return super()._row(record) | {"scope": record.scope}
 
 
 class SqlRemoteCalls(_SqlRecords[RemoteCall]):

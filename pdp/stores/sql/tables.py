@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from pdp.errors import StoreSchemaError
 from pdp.installed import extra
 
-SCHEMA: Final = "0003"  # The revision of the tables below. It equals the newest revision under `migrations/versions`.
+SCHEMA: Final = "0004"  # The revision of the tables below. It equals the newest revision under `migrations/versions`.
 VERSIONS: Final = "pdp_schema"  # The table in which Alembic stores the database's revision.
 versions = table(VERSIONS, column("version_num"))
 _MIGRATIONS: Final = Path(__file__).with_name("migrations")
@@ -33,6 +33,9 @@ actions = table("pdp_actions", column("seq"), *(column(name, Text) for name in (
 approvals = table(
     "pdp_approvals", column("seq"), *(column(name, Text) for name in ("id", "call_digest", "state", "record"))
 )
+
+grants = table("pdp_grants", column("seq"), *(column(name, Text) for name in ("id", "scope", "state", "record")))
+"""A row for each lasting grant."""
 
 runs = table(
     "pdp_runs", column("seq", BigInteger), column("id", Text), column("state", Text), column("used_at", Double),
@@ -96,7 +99,7 @@ def insert_if_absent(connection: Connection, into: TableClause, values: dict[str
 
 
 def revision_of(connection: Connection) -> str | None:
-    """Return the revision of the database's tables, such as `0003`, or None if there are no tables."""
+    """Return the revision of the database's tables, such as `0004`, or None if there are no tables."""
     if not inspect(connection).has_table(VERSIONS):
         return None
     revision: str | None = connection.execute(select(versions)).scalar()

@@ -23,12 +23,17 @@ valid if {
 	approval.call_digest == input.context.call_digest
 	number.at_most(0, approval.age_seconds)
 	number.at_most(approval.age_seconds, manifest.entry.approval.expires_seconds)
-	is_array(approval.grants)
-	every grant in approval.grants {
+	enough(approval.grants)
+}
+
+# Enough people with the right roles gave these grants. A grant with a missing or mistyped field invalidates all of them.
+enough(grants) if {
+	is_array(grants)
+	every grant in grants {
 		_well_formed(grant)
 	}
 	number.at_most(1, manifest.entry.approval.quorum)
-	number.at_most(manifest.entry.approval.quorum, count(_people))
+	number.at_most(manifest.entry.approval.quorum, count(_people(grants)))
 }
 
 _well_formed(grant) if {
@@ -43,21 +48,13 @@ _issuer(null)
 _issuer(iss) if shape.named(iss)
 
 # Each person counts once. A grant without an issuer counts only if no grant with the same name has one.
-_people contains [grant.iss, grant.sub] if {
-	some grant in _counting
-	_issued(grant)
-}
-
-_people contains [null, grant.sub] if {
-	some grant in _counting
-	not grant.sub in {other.sub | some other in _counting; _issued(other)}
-}
-
-_counting contains grant if {
+_people(grants) := issued | {[null, grant.sub] |
+	some grant in counting
+	not grant.sub in {sub | some [_, sub] in issued}
+} if {
 	is_array(manifest.entry.approval.approvers)
-	some grant in input.context.approval.grants
-	_entitled(grant)
-	not _acts(grant)
+	counting := {grant | some grant in grants; _entitled(grant); not _acts(grant)}
+	issued := {[grant.iss, grant.sub] | some grant in counting; _issued(grant)}
 }
 
 # An empty list of roles means that no person may approve.
