@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pdp.approvals.rules import ApprovalRefusedError, Refusal, named_person, time_or_now
 from pdp.audit.chain import AuditEvent, recordable
 from pdp.clock import LAST_SECOND, to_milliseconds, to_seconds
-from pdp.decision import new_id
 from pdp.errors import PdpError, UsageError
 from pdp.session import Person
 from pdp.stores.approvals import Approval, LastingOffer, Reach, Transaction, are_for
@@ -30,9 +29,15 @@ _DEFAULT_SECONDS: Final = 24 * 3600  # How long a grant lasts without `until`, u
 
 
 class GrantRefusedError(PdpError):
-    """A lasting grant cannot be used or revoked: it is unknown, has ended, or belongs to other people."""
+    """A lasting grant cannot be used or revoked: it has ended, or belongs to other people."""
 
     code = "grants.refused"
+
+
+class GrantUnknownError(GrantRefusedError):
+    """No lasting grant has this id."""
+
+    code = "grants.unknown"
 
 
 def reach_of(value: Reach | str) -> Reach:
@@ -68,10 +73,10 @@ class LastingGrants:
         self._store = approvals.store.lasting
 
     def get(self, grant_id: str) -> LastingGrant:
-        """Return the grant with this id. Raise `GrantRefusedError` for an unknown id."""
+        """Return the grant with this id. Raise `GrantUnknownError` for an unknown id."""
         grant = self._store.get(grant_id) if isinstance(grant_id, str) else None
         if grant is None:
-            raise GrantRefusedError(f"grant {recordable(str(grant_id))}: no grant has that id")
+            raise GrantUnknownError(f"grant {recordable(str(grant_id))}: no grant has that id")
         return grant
 
     def list(self, *, active: bool = False) -> Sequence[LastingGrant]:
@@ -86,7 +91,7 @@ class LastingGrants:
         if offer is None or reach is Reach.ONCE:
             raise ApprovalRefusedError(approval.id, Refusal.REACH, approval)
         grant = LastingGrant(
-            id=new_id(),
+            id=approval.id,
             reach=reach,
             scope=scopes_of(offer, approval.run_id)[reach],
             state=GrantState.ACTIVE,
@@ -100,7 +105,6 @@ class LastingGrants:
             most=offer.most,
             codes=approval.reasons,
             grants=approval.grants,
-            approval_id=approval.id,
             created_at=now,
             expires_at=min(each.until for each in approval.grants if each.until is not None),
             uses=offer.uses,
@@ -206,7 +210,7 @@ class LastingGrants:
             "tool_name": grant.tool,
             "status": grant.state,
             "codes": grant.codes,
-            "approval_id": grant.approval_id,
+            "approval_id": grant.id,
             "grant_id": grant.id,
         }
         self._approvals.log().append_within(event, within)

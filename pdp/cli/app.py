@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "opa": "opa",
     "db": "stores.stores:db_app",
     "approvals": "stores.approvals",
+    "grants": "stores.grants",
     "keys": "stores.stores:keys_app",
     "budgets": "stores.stores:budgets_app",
     "token": "stores.token",

@@ -178,9 +178,16 @@ class ServiceApprovals(Generic[Record, Records]):
         """Wait until the approval is decided, for at most `seconds` (up to 55), and return the approval."""
         return self._request("GET", approval_id, f"?wait={seconds}s", wait=seconds)
 
-    def grant(self, approval_id: str) -> Record:
-        """Approve the call as the person of the token. The call may need further approvers."""
-        return self._request("POST", approval_id, "/grant", {})
+    def grant(self, approval_id: str, *, reach: str = "once", until: str | None = None) -> Record:
+        """Approve the call as the person of the token. The call may need further approvers.
+
+        Args:
+            approval_id: the id of the approval.
+            reach: `once`, or `run` or `until` for a grant that lasts, if the tool's entry allows it.
+            until: the end of a grant that lasts, such as `2026-07-01T10:00:00Z`.
+        """
+        choice = {"reach": reach} | ({} if until is None else {"until": until})
+        return self._request("POST", approval_id, "/grant", {} if reach == "once" else choice)
 
     def deny(self, approval_id: str, why: str | None = None) -> Record:
         """Deny the call; `why` is recorded as the reason."""
@@ -255,6 +262,22 @@ class Endpoints(Generic[Answer, Record, Records]):
     def end_run(self, run_id: str, session: Mapping[str, Any]) -> Answer:
         """End a run and delete all its records."""
         return self._request(f"/v1/runs/{_quoted(run_id)}/end", {"session": session})
+
+    def grants(self, *, active: bool = False) -> Answer:
+        """Return the lasting grants that the token may see, oldest first: `{grants: [...], next}`.
+
+        Args:
+            active: leave out grants that have ended.
+        """
+        return self._request(f"/v1/grants?active={str(active).lower()}", method="GET")
+
+    def grant(self, grant_id: str) -> Answer:
+        """Return one lasting grant."""
+        return self._request(f"/v1/grants/{_quoted(grant_id)}", method="GET")
+
+    def revoke(self, grant_id: str) -> Answer:
+        """Revoke a lasting grant as the person of the token. It ends at once."""
+        return self._request(f"/v1/grants/{_quoted(grant_id)}/revoke", {}, patience=0)
 
     def tools(self, session: Mapping[str, Any], form: str = "plain") -> Answer:
         """Return the tools that the model may see, in the format `plain`, `openai`, `anthropic` or `mcp`."""

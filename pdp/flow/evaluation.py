@@ -109,6 +109,12 @@ class Evaluation:
         return self._executed.execution.result if self._executed else None
 
     @property
+    def grant_id(self) -> str | None:
+        """The id of the lasting grant with which the policy decided the call; None if there is none."""
+        grant = None if self.request is None else self.request["context"].get("grant")
+        return None if grant is None else str(grant["id"])
+
+    @property
     def approval(self) -> Approval | None:
         """The approval that this call opened, waits for, or used; None if there is none."""
         return self._decided.approval

@@ -239,7 +239,8 @@ def reserve(
     except ApprovalRefusedError as error:
         raise CallDeniedError("approvals.invalid", error.message) from error
     except GrantRefusedError as error:
-        raise CallDeniedError("grants.invalid", error.message) from error
+        # Another call took the last use, or a person revoked the grant, so the call is decided again without it.
+        raise OverspentError from error
     reserved = reserved._replace(decided=reserved.decided._replace(approval=used))
     match begun:
         case None:

@@ -253,7 +253,7 @@ class CallDeniedError(PdpError):
 
 
 class OverspentError(Exception):
-    """Other calls have spent the budget of this allowed call, so the policy has to decide the call again."""
+    """Other calls have spent the budget or the grant of this allowed call, so the call has to be decided again."""
 
 
 class Reserved(NamedTuple):

@@ -239,6 +239,8 @@ _RANKS: Final[dict[str, Callable[[Any], float | None]]] = {
     "approval.quorum": int,
     "approval.expires": lambda duration: -duration_seconds(duration),
     "approval.unless_within_limits": not_,
+    "approval.lasting.max": lambda duration: -duration_seconds(duration or "PT0S"),
+    "approval.lasting.uses": lambda uses: -(uses or 0),
     "idempotency.required": bool,
     "idempotency.key": not_,
     "safety.error_text": not_,
@@ -255,7 +257,8 @@ _RANKS: Final[dict[str, Callable[[Any], float | None]]] = {
 _SETS: Final = dict.fromkeys((
     "scopes", "provenance.required", "sensitive", "safety.requires", "flow.rules", "result.markings",
 ), _TIGHTENS) | dict.fromkeys((
-    "accepts", "approval.approvers", "commits", "program.options", "program.subcommands", "purposes", "admits",
+    "accepts", "approval.approvers", "approval.lasting.free", "approval.lasting.reaches", "commits",
+    "program.options", "program.subcommands", "purposes", "admits",
     "result.created", "result.names", "result.trusted",
 ), _LOOSENS)  # fmt: skip
 _LABELS: Final = frozenset(("admits", "destructive", "flow", "result", "roles"))
@@ -271,6 +274,7 @@ _STATED: Final = {
 # Fields that define the tool itself or the request to the policy. Only a person can judge whether such a change loosens
 # the rules.
 _WEIGHED: Final = (
+    "approval.lasting.by",
     "cli", "compensation", "config", "pdp_action", "pattern", "retries", "state", "timeout",
     "type", "idempotency.ttl", "safety.side_effects", "safety.idempotent", "release.deprecation",
     "ontology_pin", "id", "program.path", "contract",
@@ -326,6 +330,8 @@ def _flat(entry: Mapping[str, Any]) -> dict[str, Any]:
         for name in ("approval", "flow", "idempotency", "program", "provenance", "release", "result", "safety")
         for field, value in entry.get(name, {}).items()
     }
+    lasting = {"reaches": [], "free": [], **(entry.get("approval", {}).get("lasting") or {})}
+    nested |= {f"approval.lasting.{field}": value for field, value in lasting.items()}
     return {**entry, **nested, "accepts": list(entry.get("accepts", ()))}
 
 

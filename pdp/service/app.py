@@ -35,7 +35,12 @@ from pdp.service.telemetry import request_ended, request_span
 _log = logging.getLogger("pdp.service")
 
 _REQUEST_ID: Final = re.compile(rb"[!-~]{1,256}")
-_STATUS: Final = {"calls.unknown": 404, "calls.conflict": 409}  # The HTTP status that is returned for each error code.
+_STATUS: Final = {
+    "calls.unknown": 404,
+    "calls.conflict": 409,
+    "grants.refused": 409,
+    "grants.unknown": 404,
+}  # The HTTP status that is returned for each error code.
 _HEADERS: Final = (
     (b"cache-control", b"no-store"),
     (b"referrer-policy", b"no-referrer"),

@@ -16,7 +16,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from pdp.service import health, hooks, proposals
-from pdp.service.approvals import inbox
+from pdp.service.approvals import grants, inbox
 from pdp.service.approvals import routes as approvals
 from pdp.service.authzen import routes as authzen
 from pdp.service.models import JsonObject
@@ -155,6 +155,6 @@ _POLICY: Final = (
 )
 router.routes.append(Mount("/docs", StaticFiles(packages=[("fastapi_offline", "static")])))
 
-_PARTS: Final = (authzen, proposals, health, hooks, inbox, approvals, tokens)
+_PARTS: Final = (authzen, proposals, health, hooks, inbox, approvals, grants, tokens)
 ROUTES: Final = [*(route for part in _PARTS for route in part.router.routes), *router.routes]
 """All routes of the application. They are tried in order, so frequent routes come first."""

@@ -30,7 +30,7 @@ class LastingGrant:
     """An approval that people gave for similar calls of one run (`reach: run`), or of all runs until a time.
 
     Attributes:
-        id: the id of the grant.
+        id: the id of the approval from which the grant was made.
         reach: `run` or `until`.
         scope: a digest of everything that must be equal in the calls; for the reach `run`, with the run's id.
         state: active, revoked, used up or expired.
@@ -41,7 +41,6 @@ class LastingGrant:
         most: the highest value of each argument that is a free or limited number.
         codes: the reason codes that the grant clears.
         grants: the people who gave the grant.
-        approval_id: the approval from which the grant was made.
         created_at, expires_at: RFC 3339 in UTC with `Z`. The grant ends at `expires_at`.
         uses, uses_left: how many calls the grant could let through at first, and now.
         closed_at, closed_by: when and by whom the grant was revoked.
@@ -66,7 +65,6 @@ class LastingGrant:
     most: dict[str, float]
     codes: tuple[str, ...]
     grants: tuple[Grant, ...]
-    approval_id: str
     created_at: str
     expires_at: str
     uses: int

@@ -89,7 +89,7 @@ def _held(suites: Sequence[Suite]) -> tuple[set[str], set[str], set[str]]:
             for step, session in zip(scenario.steps, sessions, strict=True):
                 if session is None:
                     continue
-                if step.action == "approve":
+                if step.action in ("approve", "grant"):
                     roles.update(texts(session.claims.get("roles")))
                     continue
                 with suppress(UsageError):  # Claims without a subject are left out, because they hold no scopes.

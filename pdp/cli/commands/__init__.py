@@ -11,7 +11,7 @@ manifest   a folder: lint, export, compare and import manifests; scan for tools
 bundle     build, sign, publish and compare bundles
 release    check whether a bundle may be released
 opa        find, install and query OPA
-stores     a folder: approvals, idempotency keys, budgets, tables, tokens
+stores     a folder: approvals, grants, idempotency keys, budgets, tables, tokens
 audit      show, verify and rotate an audit stream
 guard      a folder: the decision service, hooks, the gateway
 """

@@ -11,7 +11,15 @@ from starlette.requests import Request
 from pdp.approvals.rules import ApprovalRefusedError, Refusal
 from pdp.service.approvals.feed import TICK, ApprovalFeed
 from pdp.service.errors import HttpError
-from pdp.service.models.approvals import ApprovalBody, ApprovalsPage, ApprovalsQuery, Denial, Nothing, WaitQuery
+from pdp.service.models.approvals import (
+    ApprovalBody,
+    ApprovalsPage,
+    ApprovalsQuery,
+    Denial,
+    GrantChoice,
+    Nothing,
+    WaitQuery,
+)
 from pdp.service.requests import ApprovalReader, Approver, Proposer, ServiceRoute, bounded_page, caller
 from pdp.service.security.principal import Scope
 from pdp.service.state import Caller, service_of
@@ -44,7 +52,7 @@ async def list_approvals(
     requested. A page of pending approvals omits expired approvals, so it may have fewer than `limit` entries.
     """
     limit, subject = bounded_page(request, asked.limit), asked.subject
-    if not _sees_all(who):
+    if not sees_all(who):
         own = who.principal.claims.get("sub")
         if not isinstance(own, str) or subject not in (None, own):
             return ApprovalsPage(approvals=[], next=None)
@@ -89,9 +97,14 @@ async def _wait_for_decision(who: Caller, feed: ApprovalFeed, approval_id: str, 
 
 
 @router.post("/v1/approvals/{approval_id}/grant")
-async def grant_approval(who: Approver, approval_id: str, _: Nothing | None = None) -> ApprovalBody:
-    """Grant the approval as the person that the token names."""
-    return await _step(who, approval_id, lambda claims: who.tenant.approvals.grant(approval_id, claims))
+async def grant_approval(who: Approver, approval_id: str, body: GrantChoice | None = None) -> ApprovalBody:
+    """Grant the approval as the person that the token names: once, for the run, or until a time."""
+    choice = body or GrantChoice()
+    return await _step(
+        who,
+        approval_id,
+        lambda claims: who.tenant.approvals.grant(approval_id, claims, reach=choice.reach, until=choice.until),
+    )
 
 
 @router.post("/v1/approvals/{approval_id}/deny")
@@ -115,10 +128,11 @@ def feed_of(request: Request, who: Caller) -> ApprovalFeed:
 def may_see(who: Caller, approval: Approval) -> bool:
     """Return whether the caller may see an approval: requesters see only their own, approvers all of the tenant."""
     claims = who.principal.claims
-    return _sees_all(who) or (claims.get("iss"), claims.get("sub")) in approval.requesters
+    return sees_all(who) or (claims.get("iss"), claims.get("sub")) in approval.requesters
 
 
-def _sees_all(who: Caller) -> bool:
+def sees_all(who: Caller) -> bool:
+    """Return whether the caller may see all approvals of the tenant."""
     # With the scope `assert`, a token can propose for any subject, so it may also see all approvals.
     return who.may(Scope.APPROVE) or who.may(Scope.PROPOSE, Scope.ASSERT)
 

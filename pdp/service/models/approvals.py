@@ -1,5 +1,6 @@
 """Request and answer bodies for approvals. The stored record is `pdp.stores.approvals.Approval`."""
 
+import time
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Final
 
@@ -7,10 +8,12 @@ import orjson
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 from typing_extensions import TypeAliasType
 
+from pdp.clock import to_seconds
 from pdp.json import canonical
 from pdp.service.models import DIGITS, Body, JsonObject
 from pdp.session import LONGEST_TEXT, Person
-from pdp.stores.approvals import Approval, ApprovalState
+from pdp.stores.approvals import Approval, ApprovalState, Reach
+from pdp.stores.grants import LastingGrant
 
 _PERSON: Final = {
     "type": "object",
@@ -77,6 +80,46 @@ class WaitQuery(Body):
     """How long to wait for a decision, in seconds, such as `30s`. The maximum is the setting `limits.wait_seconds`."""
 
     wait: Annotated[str, Field(pattern=r"^[0-9]{1,2}s?$")] = "0s"
+
+
+class GrantChoice(Body):
+    """How far the grant reaches. `until` is its end; the tool's entry limits it, and says how long it lasts without."""
+
+    reach: Reach = Reach.ONCE
+    until: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GrantBody(LastingGrant):
+    """A lasting grant in its current state."""
+
+    requesters: tuple[PersonBody, ...]
+    closed_by: PersonBody | None = None
+
+    @classmethod
+    def of(cls, grant: LastingGrant) -> "GrantBody":
+        """Convert a stored grant to an answer body with its current state."""
+        values = {each.name: getattr(grant, each.name) for each in fields(grant)}
+        return cls(**{**values, "state": grant.standing(to_seconds(time.time()))})
+
+    def record(self) -> LastingGrant:
+        """Convert the answer body back to a grant."""
+        return LastingGrant(**{each.name: getattr(self, each.name) for each in fields(self)})
+
+
+class GrantsQuery(Body):
+    """Which grants to list. `after` is `next` of the previous page; `limit` is the page's size."""
+
+    active: bool = False
+    limit: Annotated[int, Field(ge=1), DIGITS] | None = None
+    after: Annotated[str, Field(pattern="^[0-9A-Za-z]+$")] | None = None
+
+
+class GrantsPage(Body):
+    """Lasting grants, the oldest first. `next` is null on the last page."""
+
+    grants: list[GrantBody]
+    next: str | None
 
 
 class Denial(Body):

@@ -170,8 +170,15 @@ class SqlGrants(_SqlRecords[LastingGrant]):
         with self._database.write() as connection:
             insert_if_absent(connection, self._table, self._row(grant))
 
-    def list(self, *, scope: str | None = None, state: GrantState | None = None) -> Sequence[LastingGrant]:
-        return self._all(scope=scope, state=state)
+    def list(
+        self,
+        *,
+        scope: str | None = None,
+        state: GrantState | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> Sequence[LastingGrant]:
+        return self._all((), after, limit, scope=scope, state=state)
 
     def _row(self, record: LastingGrant) -> dict[str, Any]:
         return super()._row(record) | {"scope": record.scope}

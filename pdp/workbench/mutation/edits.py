@@ -220,6 +220,10 @@ def _of_approval(approval: Mapping[str, Any], *, limited: bool) -> Iterator[_Cha
         within = approval["unless_within_limits"]
         yield f"unless_within_limits {'off' if within else 'on'}", ("approval", "unless_within_limits"), not within
     if approval["approvers"]:
+        if (lasting := approval.get("lasting")) is not None:
+            reaches = [reach for reach in ("run", "until") if reach not in lasting["reaches"]]
+            if reaches:
+                yield "grant reaches further", ("approval", "lasting", "reaches"), [*lasting["reaches"], *reaches]
         yield "expiry longer", ("approval", "expires"), f"PT{duration_seconds(approval['expires']) * _TIMES:g}S"
 
 

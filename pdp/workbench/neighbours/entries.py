@@ -56,6 +56,9 @@ _OTHERS: Final[dict[str, dict[str, Any]]] = {
     **{f"made_by_{quorum}": {**_PLAIN, "approval": {**_BY_ONE, "quorum": quorum}} for quorum in (3, 4, 5)},
     "made_by_own": {**_PLAIN, "approval": {**_BY_ONE, "approvers": [SUBJECT]}},
     "made_soon": {**_PLAIN, "approval": {**_BY_ONE, "expires": "PT1M", "expires_seconds": 60}},
+    "made_lasting": {**_PLAIN, "limits": _ENTRY["limits"], "approval": {
+        **_BY_ONE, "lasting": {"reaches": ["run", "until"], "max_seconds": 86400, "uses": 100},
+    }},
     "made_labelled": {**_LABELLED, "flow": {"profile": "balanced"}},
     "made_labelled_plain": {**_LABELLED, "flow": {"profile": "strict"}, "roles": {}, "destructive": True},
     "made_labelled_read": {**_LABELLED, "effect_class": EffectClass.READ_INTERNAL, "roles": {"page": "url"},

@@ -23,6 +23,8 @@ _LIMITS: Final = (*_PROPERTIES, "limits")
 _ACT: Final = (*_PROPERTIES, "act")
 _ISSUER: Final = (*_PROPERTIES, "iss")
 _APPROVAL: Final = ("context", "approval")
+_GRANT: Final = ("context", "grant")
+_CODES: Final = ("approvals.required", "limits.exceeded", "limits.cumulative_exceeded")
 _KEYED: Final = (("action",), ("action", "properties"), ("subject",), ("resource",), ("context",))
 """Objects in a request; each of their keys is an attribute."""
 
@@ -87,6 +89,7 @@ def changes(
     near = 1 if vocabulary.near else 2
     for name, rank, tried in (
         ("approval", near, _approval_changes(request)),
+        ("grant", near, _grant_changes(request)),
         ("agents", near, _agent_changes(request)),
         ("resource", near, _resources(directory or {})),
         ("run", 0 if reads else near, run_changes(request, reads)),
@@ -269,6 +272,26 @@ def _approval_changes(request: Any) -> Iterator[_Edits]:
         # The approver has the same `sub` as the subject, but another issuer.
         named = {**approval, "grants": [{**grants[0], "sub": subject, "iss": _OTHER}, *grants[1:]]}
         yield (_APPROVAL, named), (_ISSUER, _ONE)
+
+
+def _grant_changes(request: Any) -> Iterator[_Edits]:
+    """Yield requests with a lasting grant in place of the approval: a valid grant, and grants that must not count."""
+    approval, tool = at(request, _APPROVAL), at(request, ("action", "properties", "tool"))
+    if not isinstance(approval, dict) or not isinstance(approval.get("grants"), list):
+        return
+    run_id, arguments = at(request, ("context", "run_id")), as_dict(at(request, _ARGUMENTS))
+    most = {name: value for name, value in arguments.items() if is_number(value)}
+    grant = {
+        "id": "made-grant", "reach": "until", "tool": tool, "run_id": run_id, "codes": [*_CODES], "most": most,
+        "age_seconds": 0, "uses_left": 1, "grants": approval["grants"],
+    }  # fmt: skip
+    others: list[dict[str, Any]] = [{}, {"reach": "run"}, {"reach": "run", "run_id": _SOMEBODY}, {"tool": _SOMEBODY}]
+    others += [{"codes": [code]} for code in _CODES]
+    others += [{"most": {}}, {"most": dict.fromkeys(most, 0)}, {"uses_left": 0}, {"uses_left": _LARGEST}]
+    others += [{"age_seconds": age} for age in _AGES]
+    others += [{"grants": people} for people in islice(_people(request, approval["grants"]), 2)]
+    for other in others:
+        yield (_APPROVAL, None), (_GRANT, {**grant, **other})
 
 
 def _people(request: Any, grants: list[Any]) -> Iterator[list[Any]]:

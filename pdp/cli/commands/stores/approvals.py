@@ -1,5 +1,6 @@
 """`pdp approvals`: show, grant, deny and withdraw approvals. The class `Approvals` checks who may do this."""
 
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,10 +13,12 @@ from pdp.cli.files import read_session
 from pdp.cli.options import AsJson, command_app, file_option
 from pdp.cli.output import print_answer
 from pdp.client.client import Client
+from pdp.clock import LAST_SECOND, to_seconds
+from pdp.documents import FieldError
 from pdp.errors import UsageError
 from pdp.json import canonical
 from pdp.ledger.words import origins
-from pdp.manifest.fields import SUBJECT
+from pdp.manifest.fields import SUBJECT, duration_seconds
 from pdp.session import Person
 from pdp.stores.approvals import Approval, ApprovalState
 
@@ -51,7 +54,7 @@ def listing(
     """
     stored: Sequence[Approval]
     if service is not None:
-        with _client(service, store) as client:
+        with service_client(service, store) as client:
             stored = client.approvals.list(**({} if every else {"state": ApprovalState.PENDING}))
     else:
         with stores_named(store) as stores:
@@ -72,7 +75,7 @@ def show(approval_id: ApprovalId, store: StoreUrl = None, service: ServiceUrl = 
     Exit code: 0 shown, 2 bad usage, 1 no approval with that id, or the store or service cannot be reached.
     """
     if service is not None:
-        with _client(service, store) as client:
+        with service_client(service, store) as client:
             approval = client.approvals.get(approval_id)
     else:
         with stores_named(store) as stores:
@@ -84,6 +87,10 @@ def show(approval_id: ApprovalId, store: StoreUrl = None, service: ServiceUrl = 
 def grant(
     approval_id: ApprovalId,
     session: Decider = None,
+    reach: Annotated[
+        str | None,
+        typer.Option("--for", metavar="run|P7D", help="Also approve similar calls, of this run or for a duration."),
+    ] = None,
     store: StoreUrl = None,
     audit: StepAudit = None,
     service: ServiceUrl = None,
@@ -91,9 +98,22 @@ def grant(
 ) -> None:
     """Approve a call, as the person in the session file. When enough people have approved the call, it may run once.
 
+    With --for, similar calls may run as well, as far as `approval.lasting` of the tool's entry allows.
+
     Exit code: 0 counted, 2 bad usage or file, 1 rejected, or the store or service cannot be reached.
     """
-    _decide("grant", approval_id, session, store, audit, service, as_json=as_json)
+    _decide("grant", approval_id, session, store, audit, service, as_json=as_json, **reach_of_option(reach))
+
+
+def reach_of_option(text: str | None) -> dict[str, str | None]:
+    """Return the reach and the end of a grant for the value of `--for`: `run`, or a duration such as `P7D`."""
+    if text in (None, "run"):
+        return {} if text is None else {"reach": "run"}
+    try:
+        seconds = duration_seconds(text)
+    except FieldError as error:
+        raise UsageError(f"--for {text!r:.60}: {error}", hint="write `run`, or a duration: P7D, PT4H") from None
+    return {"reach": "until", "until": to_seconds(min(time.time() + seconds, LAST_SECOND))}
 
 
 @app.command()
@@ -138,11 +158,11 @@ def _decide(
     service: str | None,
     *,
     as_json: bool,
-    **reason: str | None,
+    **choice: str | None,
 ) -> None:
     if service is not None:
-        with _client(service, session, store, audit) as client:
-            approval: Approval = getattr(client.approvals, step)(approval_id, **reason)
+        with service_client(service, session, store, audit) as client:
+            approval: Approval = getattr(client.approvals, step)(approval_id, **choice)
     elif session is None:
         raise UsageError("no session file is given", hint="name the person with --session FILE, or use --service URL")
     else:
@@ -150,11 +170,12 @@ def _decide(
         with stores_named(store) as stores, step_audit(audit, stores) as log:
             rules = Approvals(stores.approvals)
             rules.attach(log, stores.actions)
-            approval = getattr(rules, step)(approval_id, claims, **reason)
+            approval = getattr(rules, step)(approval_id, claims, **choice)
     _print(approval, as_json=as_json)
 
 
-def _client(service: str, *others: object) -> Client:
+def service_client(service: str, *others: object) -> Client:
+    """Return a client of the service. Raise `UsageError` if an option in `others` is set as well."""
     if any(other is not None for other in others):
         raise UsageError("--service excludes --store, --audit and --session", hint="remove the other options")
     return Client(service)
@@ -184,6 +205,9 @@ def _fields(approval: Approval) -> Iterator[tuple[str, str]]:
     yield "quorum", _quorum(approval)
     for granted in approval.grants:
         yield "granted", f"by {_person(granted.person)} as {', '.join(granted.roles)} at {granted.at}"
+    if approval.lasting is not None:
+        yield "may last", f"{' or '.join(approval.lasting.reaches)}, for at most PT{approval.lasting.seconds}S"
+        yield from (("limited to", f"{name} = {text}") for name, text in approval.lasting.about.items())
     yield "opened", approval.opened_at
     yield "expires", approval.expires_at
     if approval.closed_at is not None:

@@ -62,7 +62,7 @@ Text = Annotated[StrictStr, AfterValidator(_text)]
 Time = Annotated[StrictStr, AfterValidator(_time)]
 _NOT_EMPTY: Final = Field(min_length=1)
 
-ACTIONS: Final = ("propose", "plan", "approve", "deny", "request")
+ACTIONS: Final = ("propose", "plan", "approve", "grant", "deny", "request")
 """The possible actions of a step; each step has exactly one of them."""
 
 _FLOW: Final = ("tainted", "untrusted", "markings", "plan", "anchored", "intended", "arguments")
@@ -129,6 +129,7 @@ class Expect(Form):
     failure: FailureCode | None = None
     approval: ApprovalState | None = None
     refused: Refusal | None = None
+    grant: Literal["used"] | None = None
     markings: tuple[Text, ...] | None = None
     touched: tuple[Text, ...] | None = None
     flow: Annotated[dict[str, Any], _NOT_EMPTY] | None = None
@@ -159,6 +160,7 @@ EXPECTED: Final = {
     "propose": frozenset(Expect.model_fields) - {"refused"},
     "plan": frozenset(Expect.model_fields) - {"refused"},
     "approve": frozenset(("approval", "refused")),
+    "grant": frozenset(("approval", "refused")),
     "deny": frozenset(("approval", "refused")),
     "request": frozenset(("verdict", "codes", "details", "messages", "remedies", "obligations")),
 }
@@ -178,16 +180,24 @@ class Approver(Form):
     claims: dict[str, Any]
 
 
+class Granter(Approver):
+    """The person who grants the pending approval beyond its one call: for the run, or until a time."""
+
+    reach: Literal["run", "until"]
+    until: Time | None = None
+
+
 class Step(Form):
     """One action, and its expected result.
 
-    `approve` and `deny` answer the approval that the last STEP_UP requested. `request` is sent directly to the engine,
-    to test a request that the contract would reject.
+    `approve`, `grant` and `deny` answer the approval that the last STEP_UP requested. `request` is sent directly to the
+    engine, to test a request that the contract would reject.
     """
 
     propose: Any = None
     plan: Annotated[tuple[Any, ...], Field(min_length=1)] | None = None
     approve: Approver | None = None
+    grant: Granter | None = None
     deny: Approver | None = None
     request: Any = None
     session: dict[str, Any] = Field(default_factory=dict)

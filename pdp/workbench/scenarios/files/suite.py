@@ -270,7 +270,7 @@ def _sessions(source: ScenarioSource, located: Located, base: Mapping[str, Any])
 def _session(step: Step, layers: dict[str, Any]) -> Session | None:
     if step.action == "request":
         return None
-    approver = step.approve or step.deny
+    approver = step.approve or step.grant or step.deny
     if approver is not None:
         return Session(claims=approver.claims, time=layers["time"])
     if step.plan is not None:

@@ -60,6 +60,7 @@ def actual(expect: Expect, happened: Happened) -> dict[str, Any]:
         "failure": failure and failure.code,
         "approval": approval and approval.state,
         "refused": happened.refused,
+        "grant": "used" if evaluation and evaluation.grant_id and evaluation.executed else None,
         "markings": sorted(evaluation.markings) if evaluation else (),
         "touched": happened.touched,
         "flow": evaluation and _flow(evaluation.flow, expect.flow),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Container, Mapping
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
@@ -93,7 +94,10 @@ class ScenarioRun:
             return self._planned(step, session)
         if step.action == "request":
             return (self._requested(step.request),)
-        return (self._decided(self._approvals.grant if step.action == "approve" else self._approvals.deny, session),)
+        decide = self._approvals.deny if step.action == "deny" else self._approvals.grant
+        if step.grant is not None:
+            decide = partial(self._approvals.grant, reach=step.grant.reach, until=step.grant.until)
+        return (self._decided(decide, session),)
 
     def _planned(self, step: Step, session: Session) -> tuple[Happened, ...]:
         """Check a plan as a whole and, if the policy allows it, call the steps that the check has not removed."""
@@ -168,7 +172,7 @@ def returning(value: Any) -> Callable[..., Any]:
 
 def _given(step: Step, session: Session | None) -> dict[str, Any]:
     """Return the input and the session of a step, without the ids that the harness sets."""
-    given = {} if step.action in ("approve", "deny") else {step.action: getattr(step, step.action)}
+    given = {} if step.action in ("approve", "grant", "deny") else {step.action: getattr(step, step.action)}
     if session is not None and step.action != "request":
         given["session"] = session.model_dump(mode="json", exclude_defaults=True, exclude={"run_id", "request_id"})
     return given
