@@ -1,4 +1,4 @@
-"""The rules of lasting grants: who may give and revoke one, which calls it covers, and the exact count of its uses.
+"""The rules of lasting grants: who may give and revoke them, which calls they cover, and how their uses are counted.
 
 A grant is made from an approval that people granted with the reach `run` or `until`. The policy decides whether it
 clears the STEP_UP of a later call. Each use is one compare-and-swap, in the transaction that reserves the call's key.
@@ -155,10 +155,10 @@ class LastingGrants:
             return step(lambda transaction: self.use(grant.id, now, within=transaction))
 
     def revoke(self, grant_id: str, claims: Any, at: str | None = None) -> LastingGrant:
-        """End a grant at once, in every process. A requester, a person who gave it, or an approver may do this.
+        """End a grant at once, in every process. Requesters, approvers and the people who gave the grant may do this.
 
         Raises:
-            GrantRefusedError: the grant is unknown or has ended, or the claims name nobody who may revoke it.
+            GrantRefusedError: the grant is unknown or has ended, or the claims name no person who may revoke it.
             AuditError, UsageError: the event could not be recorded; or `at` is not a time.
         """
         now = time_or_now(at)

@@ -92,6 +92,7 @@ ALLOW False 47500 sent to bene-acme-441
     "docs/bundles.md": "current 1\n",
     "docs/contracts.md": "['count_words', 'refund_order', 'reply_to_customer', 'search_tickets']\nALLOW 2\n",
     "docs/execution.md": "argument count: must be 1 to 10, not 11\n['T-1042']\n",
+    "docs/grants.md": "one to bob\ntwo to bob\nSTEP_UP\nSTEP_UP\n",
     "docs/policies.md": "to desk: initiate_wire\n",
     "docs/project.md": """\
 20000 sent to bene-acme-441
@@ -294,7 +295,8 @@ class Page:
         elif "programs" in names:
             load_effective(self.folder / "tools.yaml", file)
         elif "actions" in names:
-            schema = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
+            texts = {"text": {"type": "string"}, "recipient": {"type": "string", "maxLength": 40}}
+            schema = {"type": "object", "required": ["text"], "properties": texts}
             tools = [{"name": name, "schema": schema, "effect_class": "stage"} for name in part["actions"]]
             manifest = written(self.folder / "tools.yaml", {"manifest_version": "2026.01.1", "tools": tools})
             load_effective(manifest, file)
