@@ -3,6 +3,7 @@
 Each figure is a median. The compared calls alternate. The exit code is 1 if a goal is missed.
 
 contract     the checks of a call: schema, three invariants and config; also a corrected call and a plan
+grants       a decision with 1,000 lasting grants of the subject, compared with none
 idempotency  a replay from SQLite, compared with sqlite3 reading the same row
 ledger       the time that labels add to `Pep.call`, without the additional time of the engine
 shadow       a decision with a shadow in the process, for one caller and for 16
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.measuring import medians, throughput
-from pdp import EmbeddedEngine, Engine, MemoryAudit, Pep, Session, ShadowEngine
+from pdp import Approvals, EmbeddedEngine, Engine, Evaluation, MemoryAudit, Pep, Session, ShadowEngine, SqlApprovals
 from pdp.contract.plan import validate_plan
 from pdp.contract.registry.registry import Registry
 from pdp.contract.request import check
@@ -33,7 +34,7 @@ from pdp.stores.keys import Fresh, IdempotencyKey, Stored
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from pdp.stores.sql.ledger import SqlLedger
-from tests.support import payments
+from tests.support import ROOT, payments
 from tests.support.bundle_releases import lax
 
 Goals = dict[str, tuple[float, float]]
@@ -208,7 +209,35 @@ def shadow(calls: int) -> tuple[dict[str, float], Goals]:
     return found, {"one caller with a shadow / alone": (one, 2), "16 callers alone / with a shadow": (many, 2)}
 
 
-PARTS: Final = {part.__name__: part for part in (contract, idempotency, ledger, shadow)}
+def grants(calls: int) -> tuple[dict[str, float], Goals]:
+    """Time the decision of a call that needs an approval, without lasting grants and with 1,000 of its subject."""
+    manifest = load_effective(*(ROOT / "tests/scenarios" / name for name in ("grants.yaml", "grants-governance.yaml")))
+    claims = {"sub": "clerk", "scope": "desk.write"}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        engine = stack.enter_context(EmbeddedEngine.baseline(manifests={manifest.digest: manifest.document}))
+        cases: dict[str, Callable[[], object]] = {}
+        for active in (0, 1_000):
+            database = stack.enter_context(Database.open(f"sqlite:///{folder}/{active}.db", upgrade=True))
+            approvals = Approvals(SqlApprovals(database), MemoryAudit())
+            pep = Pep(manifest, engine, approvals=approvals, audit=MemoryAudit())
+
+            def decide(recipient: str = "bob", pep: Pep = pep, **hold: bool) -> Evaluation:
+                call = {"tool": "send_notice", "arguments": {"recipient": recipient, "text": "one"}}
+                return pep.decide(call, Session(claims=claims, run_id="run-1"), **hold)
+
+            for number in range(active):
+                approval = decide(f"person-{number}", hold=True).approval
+                if approval is None:
+                    raise TypeError("the call needs no approval")
+                approvals.grant(approval.id, {"sub": "lead", "roles": ["desk.lead"]}, reach="until")
+            cases[f"grants: a decision with {active:,}"] = decide
+        found = medians(cases, calls // 4)
+    none, many = found.values()
+    return found, {"decision with 1,000 grants / without": (many / none, 1.2)}
+
+
+PARTS: Final = {part.__name__: part for part in (contract, grants, idempotency, ledger, shadow)}
 
 
 def main() -> int:
