@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pdp.approvals.approvals import Approvals as Approvals
-    from pdp.approvals.rules import ApprovalRefusedError as ApprovalRefusedError
+    from pdp.approvals.people import ApprovalRefusedError as ApprovalRefusedError
     from pdp.audit.chain import MemoryAudit as MemoryAudit
     from pdp.audit.file import FileAudit as FileAudit
     from pdp.client.client import Client as Client

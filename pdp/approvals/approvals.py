@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from pdp.approvals.lasting import LastingGrants, end_of, reach_of
-from pdp.approvals.rules import ApprovalRefusedError, Refusal, approver_in, person_in, time_or_now
+from pdp.approvals.people import ApprovalRefusedError, Refusal, approver_of, person_of, time_or_now
 from pdp.audit.chain import AuditEvent, AuditLog, MemoryAudit, recordable
 from pdp.clock import to_milliseconds
 from pdp.errors import AuditError, PdpError, StoreError, StoreFullError
@@ -186,7 +186,7 @@ class Approvals:
         def granted(old: Approval) -> tuple[Approval, str]:
             if old.state is not ApprovalState.PENDING:
                 raise ApprovalRefusedError(old.id, Refusal.NOT_PENDING, old)
-            person, roles, token = approver_in(old, claims, now)
+            person, roles, token = approver_of(old, claims, now)
             if any(person.may_be(grant.person) for grant in old.grants):
                 raise ApprovalRefusedError(old.id, Refusal.ALREADY_GRANTED, old)
             ends = end_of(old, reach, now, end)
@@ -209,7 +209,7 @@ class Approvals:
         now, reason = time_or_now(at), recordable(why)
 
         def denied(old: Approval) -> tuple[Approval, str]:
-            person, *_ = approver_in(old, claims, now)
+            person, *_ = approver_of(old, claims, now)
             new = replace(old, state=ApprovalState.DENIED, closed_at=now, closed_by=person, why=reason)
             return new, person.sub
 
@@ -220,7 +220,7 @@ class Approvals:
         now = time_or_now(at)
 
         def withdrawn(old: Approval) -> tuple[Approval, str]:
-            person = person_in(old, claims)
+            person = person_of(old, claims)
             if not any(person.may_be(requester) for requester in old.requesters):
                 raise ApprovalRefusedError(old.id, Refusal.NOT_A_REQUESTER, old)
             return replace(old, state=ApprovalState.WITHDRAWN, closed_at=now, closed_by=person), person.sub

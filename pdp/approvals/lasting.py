@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pdp.approvals.rules import ApprovalRefusedError, Refusal, named_person, time_or_now
+from pdp.approvals.people import ApprovalRefusedError, Refusal, named_person, time_or_now
 from pdp.audit.chain import AuditEvent, recordable
 from pdp.clock import LAST_SECOND, to_milliseconds, to_seconds
 from pdp.errors import PdpError, UsageError

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
 from pdp.approvals.approvals import Approvals
 from pdp.approvals.lasting import GrantRefusedError
-from pdp.approvals.rules import ApprovalRefusedError
+from pdp.approvals.people import ApprovalRefusedError
 from pdp.clock import to_seconds
 from pdp.contract.budgets import MOST, Spending, Spent, Take, spendings
 from pdp.contract.checks import Checked

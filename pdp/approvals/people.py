@@ -82,7 +82,7 @@ def time_or_now(at: str | None) -> str:
     return at
 
 
-def person_in(approval: Approval, claims: Any) -> Person:
+def person_of(approval: Approval, claims: Any) -> Person:
     """Return the person in the claims. Raise `ApprovalRefusedError` if the claims name no person."""
     person = named_person(claims)
     if person is None:
@@ -102,11 +102,11 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and len(value) <= LONGEST_TEXT and is_plain_name(value)
 
 
-def approver_in(approval: Approval, claims: Any, now: str) -> tuple[Person, tuple[str, ...], TokenMarks]:
+def approver_of(approval: Approval, claims: Any, now: str) -> tuple[Person, tuple[str, ...], TokenMarks]:
     """Return the person in the claims, the roles by which they may decide and, for the subject, the token's digests."""
     if now < approval.opened_at:
         raise ApprovalRefusedError(approval.id, Refusal.NOT_YET_OPEN, approval)
-    person = person_in(approval, claims)
+    person = person_of(approval, claims)
     if claims.get("act") is not None:
         raise ApprovalRefusedError(approval.id, Refusal.AGENT, approval)
     subject, *agents = approval.requesters
