@@ -5,7 +5,7 @@ class that defines no code has the code of its base. The codes of `EngineError`,
 subclasses are reason codes: if such an error stops a decision, the verdict is DENY with this code.
 
 * PdpError  pdp.error: base of every error
-  - ApprovalRefusedError  approvals.refused  [pdp.approvals.approvals]: a rule forbids this grant, denial or withdrawal
+  - ApprovalRefusedError  approvals.refused  [pdp.approvals.people]: a rule forbids this grant, denial or withdrawal
   - BundleError  bundle.invalid: the bundle cannot be read, or must not be used
     - ReleaseFloorError  bundle.invalid  [pdp.engine.bundle.trust]: the file with the newest release number is unusable
     - StaleBundleError  bundle.stale  [pdp.engine.bundle.trust]: the bundle is older than a release that was used before
@@ -18,6 +18,8 @@ subclasses are reason codes: if such an error stops a decision, the verdict is D
     - ServiceError  engine.unavailable  [pdp.client.client]: the decision service answered with an HTTP error
     - ToolChangedError  gateway.tool_changed  [pdp.gateway.pins]: an MCP server changed the declaration of a pinned tool
   - ExpressionError  pdp.expression_failed  [pdp.manifest.expressions.path]: an expression of the manifest failed
+  - GrantRefusedError  grants.refused  [pdp.approvals.lasting]: a lasting grant cannot be used or revoked
+    - GrantUnknownError  grants.unknown  [pdp.approvals.lasting]: no lasting grant has this id
   - HookInputError  hook.input_invalid  [pdp.hooks.call]: the input of a hook is malformed
   - HookLimitError  hook.limit_exceeded  [pdp.hooks.call]: the input of a hook exceeds a limit
   - HttpError  pdp.error  [pdp.service.errors]: the service answers with this HTTP status and `error_code`

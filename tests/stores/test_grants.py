@@ -1,7 +1,8 @@
 """Lasting grants: which calls they let through, how often, and until when, in each kind of store."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +88,7 @@ def test_concurrent_calls_take_exactly_the_uses_of_a_grant(
 ) -> None:
     desks = [Desk(approvals, engine, manifest) for _ in range(2)]
     desks[0].granted()
-    calls: list[Callable[[], Evaluation]] = [
-        lambda number=number: desks[number % 2].call(f"text {number}") for number in range(8)
-    ]
+    calls = [partial(desks[number % 2].call, f"text {number}") for number in range(8)]
     verdicts = Counter(evaluation.verdict for evaluation in at_once(calls))
 
     assert verdicts == {Verdict.ALLOW: 2, Verdict.STEP_UP: 6}
