@@ -222,7 +222,7 @@ def grants(calls: int) -> tuple[dict[str, float], Goals]:
             approvals = Approvals(SqlApprovals(database), MemoryAudit())
             pep = Pep(manifest, engine, approvals=approvals, audit=MemoryAudit())
 
-            def decide(recipient: str = "bob", pep: Pep = pep, hold: bool = False) -> Evaluation:
+            def decide(recipient: str = "bob", *, pep: Pep = pep, hold: bool = False) -> Evaluation:
                 call = {"tool": "send_notice", "arguments": {"recipient": recipient, "text": "one"}}
                 return pep.decide(call, Session(claims=claims, run_id="run-1"), hold=hold)
 
