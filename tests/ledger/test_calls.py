@@ -62,7 +62,7 @@ def ledger() -> LedgerStore:
 
 
 def session(**changes: Any) -> Session:
-    claims = {"iss": "https://id.example", "sub": "ann", "emts": {"desk": True}}
+    claims = {"iss": "https://id.example", "sub": "annabel", "emts": {"desk": True}}
     return Session(claims=claims, run_id="run-1", prompt=("Sum the news up.",)).with_changes(**changes)
 
 
@@ -235,7 +235,7 @@ def test_locked_ledger_denies_a_call_or_withholds_its_result(
 def test_database_contains_no_result_in_clear_text(base: Pep, url: str, tmp_path: Path) -> None:
     with Database.open(url) as opened:
         ledger = SqlLedger(opened)
-        with_tools(base, ledger).call(READ, session(prompt=("My dog is called Rex.",)), tool_call_id="call-1")
+        with_tools(base, ledger).call(READ, session(prompt=("My dog is called Bucephalus.",)), tool_call_id="call-1")
         with opened.read() as connection:
             rows: dict[str, Any] = {
                 name: connection.execute(select(literal_column("*")).select_from(table(name))).all()
@@ -246,5 +246,5 @@ def test_database_contains_no_result_in_clear_text(base: Pep, url: str, tmp_path
         )
 
     assert {origin for *_, origin in rows["pdp_run_values"]} == {'["untrusted","read_page","call-1"]'}
-    words = ["invoice", "clerk", "transfer", "1,417", "1417", "eve", "example", IBAN, IBAN[4:], "Rex", "ann", "run-1"]
+    words = ["invoice", "clerk", "transfer", "1,417.20", "1417.2", "eve@example", "example", IBAN, IBAN[4:], "Bucephalus", "annabel", "run-1"]
     assert [word for word in words if word.casefold() in content.casefold()] == []
