@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pdp.approvals.approvals import ApprovalRefusedError as ApprovalRefusedError
     from pdp.approvals.approvals import Approvals as Approvals
+    from pdp.approvals.people import ApprovalRefusedError as ApprovalRefusedError
     from pdp.audit.chain import MemoryAudit as MemoryAudit
     from pdp.audit.file import FileAudit as FileAudit
     from pdp.client.client import Client as Client
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {
-    "pdp.approvals.approvals": ("ApprovalRefusedError", "Approvals"),
+    "pdp.approvals.approvals": ("Approvals",),
+    "pdp.approvals.people": ("ApprovalRefusedError",),
     "pdp.audit.chain": ("MemoryAudit",),
     "pdp.audit.file": ("FileAudit",),
     "pdp.client.client": ("Client",),

@@ -5,7 +5,7 @@ class that defines no code has the code of its base. The codes of `EngineError`,
 subclasses are reason codes: if such an error stops a decision, the verdict is DENY with this code.
 
 * PdpError  pdp.error: base of every error
-  - ApprovalRefusedError  approvals.refused  [pdp.approvals.approvals]: a rule forbids this grant, denial or withdrawal
+  - ApprovalRefusedError  approvals.refused  [pdp.approvals.people]: a rule forbids this grant, denial or withdrawal
   - BundleError  bundle.invalid: the bundle cannot be read, or must not be used
     - ReleaseFloorError  bundle.invalid  [pdp.engine.bundle.trust]: the file with the newest release number is unusable
     - StaleBundleError  bundle.stale  [pdp.engine.bundle.trust]: the bundle is older than a release that was used before

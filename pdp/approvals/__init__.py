@@ -1,4 +1,5 @@
 """Approvals: people allow calls for which the policy requires a person's approval.
 
-* approvals: `Approvals`, the rules for changing the records in a store (`pdp.stores.approvals`)
+* people: the people who may decide on an approval, and why a step is refused
+* approvals: `Approvals`, the steps that change the records in a store (`pdp.stores.approvals`)
 """

@@ -1,9 +1,6 @@
-"""The rules of approvals: the people who may approve a call, and the single use of an approval.
+"""The steps of approvals: how an approval is opened, decided and used once. `people` has the rules for who may decide.
 
-A grant needs an authenticated person with one of the approvers' roles, who is neither a requester nor an agent. Each
-grant of a quorum must be from a different person. If the approvers include `$subject`, the person whose agent made the
-call may also grant, with another token. Each step is one compare-and-swap. Its audit event is written first, so a step
-that cannot be recorded does not happen.
+Each step is one compare-and-swap. Its audit event is written first, so a step that cannot be recorded does not happen.
 
 Source: tool pattern library, patterns 6 and 7: an approval is a decision on a staged action.
 """
@@ -17,27 +14,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from enum import StrEnum
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
+from pdp.approvals.people import ApprovalRefusedError, Refusal, approver_of, person_of
 from pdp.audit.chain import AuditEvent, AuditLog, MemoryAudit, recordable
 from pdp.clock import is_time, to_milliseconds, to_seconds
 from pdp.errors import AuditError, PdpError, StoreError, StoreFullError, UsageError
 from pdp.json import canonical, thawed
-from pdp.manifest.fields import SUBJECT
 from pdp.manifest.model import Tool
-from pdp.session import LONGEST_TEXT, Person, is_plain_name
 from pdp.stores.actions import Action, ActionState, ActionStore
-from pdp.stores.approvals import (
-    Approval,
-    ApprovalState,
-    ApprovalStore,
-    Grant,
-    TokenMarks,
-    Transaction,
-    are_two_tokens,
-    token_marks,
-)
+from pdp.stores.approvals import Approval, ApprovalState, ApprovalStore, Grant, Transaction
 from pdp.stores.memory import MemoryApprovals
 
 Result = TypeVar("Result")
@@ -58,60 +44,7 @@ _ACTION_STATES: Final = {
 }
 
 
-class Refusal(StrEnum):
-    """The rule by which a step of an approval is rejected. `message` is a template with facts of the approval."""
-
-    message: str
-
-    def __new__(cls, name: str, message: str) -> Self:
-        """Return the enum member with this name and message."""
-        refusal = str.__new__(cls, name)
-        refusal._value_, refusal.message = name, message
-        return refusal
-
-    UNKNOWN = "unknown", "no approval has that id"
-    NOT_PENDING = "not_pending", "it is {approval.state}"
-    NOT_YET_OPEN = "not_yet_open", "the approval opens at {approval.opened_at} and cannot be decided earlier"
-    EXPIRED = "expired", "the approval expired at {approval.expires_at}"
-    CONSUMED = "consumed", "the approval was used at {approval.closed_at}"
-    NO_SUBJECT = (
-        "no_subject",
-        (
-            "the claims name no person: sub must be a non-empty string in plain characters (one script, NFC, no blanks "
-            "at its ends), and iss such a string or absent"
-        ),
-    )
-    AGENT = "agent", "the claims belong to an acting agent, but a person must approve"
-    REQUESTER = "requester", "the requester of a call cannot decide on its approval"
-    SAME_TOKEN = (
-        "same_token",
-        (
-            "the call used this token or client: approve with another token (jti, azp, client_id or sid must "
-            "differ from the call's, and the client must not be the agent)"
-        ),
-    )
-    NOT_AN_APPROVER = "not_an_approver", "the claims have none of the roles that can approve the call: {approvers}"
-    NOT_A_REQUESTER = "not_a_requester", "only a requester can withdraw the approval"
-    ALREADY_GRANTED = (
-        "already_granted",
-        "the same person has already granted the approval, but {approval.quorum} people are needed",
-    )
-    TASK_SEEN = "task_seen", "a person has already granted the approval, so its task cannot change"
-
-
 _CLOSED: Final = {ApprovalState.CONSUMED: Refusal.CONSUMED, ApprovalState.EXPIRED: Refusal.EXPIRED}
-
-
-class ApprovalRefusedError(PdpError):
-    """A rule (`reason`, see `Refusal`) does not allow a step of an approval, which stays unchanged."""
-
-    code = "approvals.refused"
-
-    def __init__(self, approval_id: str, reason: Refusal, approval: Approval | None = None) -> None:
-        self.reason = reason
-        approvers = ", ".join(approval.approvers if approval is not None else ()) or "none"
-        message = reason.message.format(approval=approval, approvers=approvers)
-        super().__init__(f"approval {recordable(approval_id)}: {message}")
 
 
 class Approvals:
@@ -229,7 +162,7 @@ class Approvals:
         def granted(old: Approval) -> tuple[Approval, str]:
             if old.state is not ApprovalState.PENDING:
                 raise ApprovalRefusedError(old.id, Refusal.NOT_PENDING, old)
-            person, roles, token = _approver(old, claims, now)
+            person, roles, token = approver_of(old, claims, now)
             if any(person.may_be(grant.person) for grant in old.grants):
                 raise ApprovalRefusedError(old.id, Refusal.ALREADY_GRANTED, old)
             grants = (*old.grants, Grant(person.iss, person.sub, roles, now, token))
@@ -243,7 +176,7 @@ class Approvals:
         now, reason = _now(at), recordable(why)
 
         def denied(old: Approval) -> tuple[Approval, str]:
-            person, *_ = _approver(old, claims, now)
+            person, *_ = approver_of(old, claims, now)
             new = replace(old, state=ApprovalState.DENIED, closed_at=now, closed_by=person, why=reason)
             return new, person.sub
 
@@ -254,7 +187,7 @@ class Approvals:
         now = _now(at)
 
         def withdrawn(old: Approval) -> tuple[Approval, str]:
-            person = _person(old, claims)
+            person = person_of(old, claims)
             if not any(person.may_be(requester) for requester in old.requesters):
                 raise ApprovalRefusedError(old.id, Refusal.NOT_A_REQUESTER, old)
             return replace(old, state=ApprovalState.WITHDRAWN, closed_at=now, closed_by=person), person.sub
@@ -422,59 +355,6 @@ def _now(at: str | None) -> str:
     if not isinstance(at, str) or not is_time(at):
         raise UsageError(f"{at!r:.60} is not a time", hint="write a time such as 2026-07-01T10:00:00Z")
     return at
-
-
-def _person(approval: Approval, claims: Any) -> Person:
-    claims = claims if isinstance(claims, dict) else {}
-    person = Person(claims.get("iss"), claims.get("sub", ""))
-    if not _is_name(person.sub) or (person.iss is not None and not _is_name(person.iss)):
-        raise ApprovalRefusedError(approval.id, Refusal.NO_SUBJECT, approval)
-    return person
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= LONGEST_TEXT and is_plain_name(value)
-
-
-def _approver(approval: Approval, claims: Any, now: str) -> tuple[Person, tuple[str, ...], TokenMarks]:
-    """Return the person in the claims, the roles by which they may decide and, for the subject, the token's digests."""
-    if now < approval.opened_at:
-        raise ApprovalRefusedError(approval.id, Refusal.NOT_YET_OPEN, approval)
-    person = _person(approval, claims)
-    if claims.get("act") is not None:
-        raise ApprovalRefusedError(approval.id, Refusal.AGENT, approval)
-    subject, *agents = approval.requesters
-    marks = token_marks(claims)
-    by_agents, by_person = (token_marks(*({"azp": each.sub} for each in people)) for people in (agents, [person]))
-    is_same = (
-        _have_same("token", marks, approval.token)
-        or _have_same("client", marks, by_agents)
-        or _have_same("client", by_person, approval.token)
-    )
-    if any(person.may_be(agent) for agent in agents):
-        raise ApprovalRefusedError(approval.id, Refusal.REQUESTER, approval)
-    if person.may_be(subject):
-        # The person may be the subject under a slightly different name. Only a person with exactly the subject's name
-        # may approve as the subject.
-        if SUBJECT not in approval.approvers or person != subject:
-            raise ApprovalRefusedError(approval.id, Refusal.REQUESTER, approval)
-        if is_same or not are_two_tokens(marks, approval.token):
-            raise ApprovalRefusedError(approval.id, Refusal.SAME_TOKEN, approval)
-        return person, (SUBJECT,), marks
-    roles_claim = claims.get("roles")
-    # Only a list of texts counts, because iterating over a single text would make each character a role.
-    if not isinstance(roles_claim, list) or not all(isinstance(role, str) for role in roles_claim):
-        roles_claim = []
-    roles = tuple(sorted(set(roles_claim) & set(approval.approvers) - {SUBJECT}))
-    if not roles:
-        raise ApprovalRefusedError(approval.id, Refusal.NOT_AN_APPROVER, approval)
-    if is_same:
-        raise ApprovalRefusedError(approval.id, Refusal.SAME_TOKEN, approval)
-    return person, roles, {}
-
-
-def _have_same(kind: str, first: TokenMarks, second: TokenMarks) -> bool:
-    return not {*first.get(kind, ())}.isdisjoint(second.get(kind, ()))
 
 
 def _event(step: str, approval: Approval, subject: str, log: AuditLog) -> AuditEvent:

@@ -16,7 +16,8 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
-from pdp.approvals.approvals import ApprovalRefusedError, Approvals
+from pdp.approvals.approvals import Approvals
+from pdp.approvals.people import ApprovalRefusedError
 from pdp.clock import to_seconds
 from pdp.contract.budgets import MOST, Spending, Spent, Take, spendings
 from pdp.contract.checks import Checked

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pdp.approvals.approvals import ApprovalRefusedError
+from pdp.approvals.people import ApprovalRefusedError
 from pdp.decision import new_id
 from pdp.errors import AuditError, EngineError, PdpError, StoreError, UsageError
 from pdp.service.approvals.routes import refused

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pdp import Approval, ApprovalRefusedError, Approvals, MemoryAudit, Pep
 from pdp.approvals import approvals as approvals_module
-from pdp.approvals.approvals import Refusal
+from pdp.approvals.people import Refusal
 from pdp.audit.chain import EMPTY, AuditEvent, recordable
 from pdp.audit.verify import verify_chain
 from pdp.errors import AuditError, StoreError, StoreFullError, UsageError

@@ -9,7 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from pdp import Approval, ApprovalRefusedError, Approvals, Pep
-from pdp.approvals.approvals import Refusal
+from pdp.approvals.people import Refusal
 from pdp.json import canonical, digest
 from pdp.manifest.fields import EffectClass
 from pdp.manifest.model import EffectiveApproval

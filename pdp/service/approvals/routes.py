@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query
 from starlette.requests import Request
 
-from pdp.approvals.approvals import ApprovalRefusedError, Refusal
+from pdp.approvals.people import ApprovalRefusedError, Refusal
 from pdp.service.approvals.feed import TICK, ApprovalFeed
 from pdp.service.errors import HttpError
 from pdp.service.models.approvals import ApprovalBody, ApprovalsPage, ApprovalsQuery, Denial, Nothing, WaitQuery

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from pdp import Approval, ApprovalRefusedError, Approvals, Pep
-from pdp.approvals.approvals import Refusal
+from pdp.approvals.people import Refusal
 from pdp.errors import StoreError
 from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval

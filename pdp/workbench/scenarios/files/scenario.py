@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails
 
-from pdp.approvals.approvals import Refusal
+from pdp.approvals.people import Refusal
 from pdp.decision import Verdict
 from pdp.documents import FieldError, nearest, shown_name
 from pdp.proposal import FailureCode, RejectionCode, Status, Trace

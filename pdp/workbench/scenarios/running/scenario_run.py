@@ -6,7 +6,8 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Final
 
-from pdp.approvals.approvals import ApprovalRefusedError, Approvals
+from pdp.approvals.approvals import Approvals
+from pdp.approvals.people import ApprovalRefusedError
 from pdp.audit.chain import MemoryAudit
 from pdp.contract.request import call_digest
 from pdp.decision import Verdict, denied
