@@ -118,5 +118,14 @@ def approver_of(approval: Approval, claims: Any, now: str) -> tuple[Person, tupl
     return person, roles, {}
 
 
+def may_decide(approval: Approval, claims: Any, now: str) -> bool:
+    """Return whether the person in the claims may grant or deny the approval at `now`, and has not granted it yet."""
+    try:
+        person, *_ = approver_of(approval, claims, now)
+    except ApprovalRefusedError:
+        return False
+    return not any(person.may_be(grant.person) for grant in approval.grants)
+
+
 def _have_same(kind: str, first: TokenMarks, second: TokenMarks) -> bool:
     return not {*first.get(kind, ())}.isdisjoint(second.get(kind, ()))
