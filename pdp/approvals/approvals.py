@@ -118,8 +118,8 @@ class Approvals:
         """Return the pending approval of a call, or open a new one (see `Approval.asked`).
 
         `stage` stages and returns the action of a call with effects. It may be called again if another call opens an
-        approval meanwhile. If the run or its subject has too many pending approvals, the oldest of the run that nobody
-        has granted is withdrawn. Raises `AuditError`, and `StoreFullError` if the run has no such approval.
+        approval meanwhile. If the run or its subject has too many pending approvals, this withdraws the run's oldest
+        pending approval without a grant. Raises `AuditError`, and `StoreFullError` if the run has no such approval.
         """
         new = Approval.asked(body, entry, reasons, decision_id, claims=claims, proposer=proposer)
         while True:
