@@ -62,7 +62,7 @@ def listing(
     run: OfRun = None,
     mine: Annotated[
         bool,
-        typer.Option("--mine", help="Only approvals that the person of --session may grant or deny, and has not yet."),
+        typer.Option("--mine", help="Only approvals that the person of --session may decide and has not granted."),
     ] = False,
     session: Decider = None,
     store: StoreUrl = None,
