@@ -188,7 +188,7 @@ SUM = {"path": "/sum", "role": "value"}
         ({"a": "x" * 400, "b": 1}, [], None, f'b 1, a "{"x" * 29}[... 342 characters left out ...]'),
         (
             {"tool": "Bash", "input": {"command": "git push", "note": "a\n"}, "target": "git push"},
-            [], {"type": "command", "id": "git push"}, '"git push" with note "a\\n"',
+            [], {"type": "command", "id": "git push"}, '"git push" with tool "Bash", note "a\\n"',
         ),
         ({}, [], None, "no arguments"),
         (dict.fromkeys("abcdefghij", 0), [], None, "a 0, b 0, c 0, d 0, e 0, f 0, g 0, h 0, 2 more"),

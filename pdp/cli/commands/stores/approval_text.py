@@ -79,14 +79,15 @@ def _values(approval: Approval) -> tuple[list[Any], list[tuple[str, Any]]]:
     }
     # Without roles, the resource is the object of the call. Its type is `tool` if the manifest maps no resource.
     name_of_resource = None if resource["type"] == "tool" else resource["id"]
+    first: list[tuple[str, Any]] = []
     objects = [arguments[name] for name in arguments if roles.get(name) in _OBJECTS]
     if arguments.keys() == _OF_A_CLIENT and isinstance(arguments["input"], dict):
-        objects, arguments = [arguments["target"]], arguments["input"]
+        first, objects, arguments = [("tool", arguments["tool"])], [arguments["target"]], arguments["input"]
     elif not objects and name_of_resource is not None:
         objects = [name_of_resource]
     rest = [(name, value) for name, value in arguments.items() if value not in objects]
     rest.sort(key=lambda item: (roles.get(item[0]) != ArgumentRole.VALUE, len(_json(item[1]))))
-    return objects, rest
+    return objects, first + rest
 
 
 def _shortened(value: Any, most: int) -> str:
