@@ -1,6 +1,6 @@
 """Approvals: people allow calls for which the policy requires a person's approval.
 
-* approvals: `Approvals`, the rules for changing the records in a store (`pdp.stores.approvals`)
-* lasting: `LastingGrants`, the rules for grants that reach beyond one call
-* rules: the people who may decide, and why a step is rejected
+* people: the people who may decide on an approval, and why a step is refused
+* approvals: `Approvals`, the steps that change the records in a store (`pdp.stores.approvals`)
+* lasting: `LastingGrants`, the steps of grants that reach beyond one call
 """

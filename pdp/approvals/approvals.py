@@ -1,9 +1,6 @@
-"""The rules of approvals: the people who may approve a call, and the single use of an approval.
+"""The steps of approvals: how an approval is opened, decided and used once. `people` has the rules for who may decide.
 
-A grant needs an authenticated person with one of the approvers' roles, who is neither a requester nor an agent. Each
-grant of a quorum must be from a different person. If the approvers include `$subject`, the person whose agent made the
-call may also grant, with another token. Each step is one compare-and-swap. Its audit event is written first, so a step
-that cannot be recorded does not happen.
+Each step is one compare-and-swap. Its audit event is written first, so a step that cannot be recorded does not happen.
 
 Source: tool pattern library, patterns 6 and 7: an approval is a decision on a staged action.
 """
@@ -34,11 +31,13 @@ Result = TypeVar("Result")
 
 _log = logging.getLogger("pdp.approvals")
 
-# The maximum number of pending approvals of one subject in one run. Calls without a run count as one run.
+# The maximum number of pending approvals of one subject in one run. Calls without a run count as one run. One more
+# approval withdraws the oldest, so that calls which a person refused elsewhere do not stop the run.
 MOST_OF_A_RUN: Final = 100
 MOST_OF_A_SUBJECT: Final = 1_000  # The maximum number of pending approvals of one subject in all runs.
 TURN_SECONDS: Final = 10.0  # An operation on the approvals waits at most this many seconds for other threads.
 
+_REPLACED: Final = "a newer approval of the same run took its place"
 _OPEN: Final = frozenset((ApprovalState.PENDING, ApprovalState.GRANTED))
 _ACTION_STATES: Final = {
     ApprovalState.GRANTED: ActionState.APPROVED,
@@ -120,7 +119,8 @@ class Approvals:
         """Return the pending approval of a call, or open a new one (see `Approval.asked`).
 
         `stage` stages and returns the action of a call with effects. It may be called again if another call opens an
-        approval meanwhile. Raises `AuditError`, and `StoreFullError` if the subject has too many pending approvals.
+        approval meanwhile. If the run or its subject has too many pending approvals, this withdraws the run's oldest
+        pending approval without a grant. Raises `AuditError`, and `StoreFullError` if the run has no such approval.
         """
         new = Approval.asked(body, entry, reasons, decision_id, claims=claims, proposer=proposer)
         while True:
@@ -130,16 +130,17 @@ class Approvals:
             pending = next((approval for approval in stored if approval.state is ApprovalState.PENDING), None)
             if pending is not None:
                 return pending
-            self._check_room(new)
+            self._replaceable(new)  # Raises before an action is staged.
             # Staging may read the application's sources, which can be slow, so it runs without the lock.
             action = stage()
             opened = replace(new, id=self._ids() if self._ids else new.id, action_id=action.id if action else None)
             with self.locked():
                 if [*self.store.list(call_digest=new.call_digest)] != stored:
                     continue
-                # Meanwhile concurrent calls may have reached the limit of pending approvals, so it is checked again.
-                self._check_room(new)
+                self._make_room(new)
                 if self._swapped("opened", None, opened, new.subject):
+                    # Another process may have opened an approval at the same time.
+                    self._make_room(new, opened=1)
                     return opened
 
     def request(self, approval_id: str, task: dict[str, Any], at: str) -> Approval:
@@ -293,9 +294,12 @@ class Approvals:
             raise ApprovalRefusedError(str(approval_id), Refusal.UNKNOWN)
         return approval
 
-    def list(self, *, state: ApprovalState | None = None) -> Sequence[Approval]:
+    def list(
+        self, *, state: ApprovalState | None = None, tool: str | None = None, run_id: str | None = None
+    ) -> Sequence[Approval]:
         """Return the approvals, oldest first. The stored state of an expired approval may still be `pending`."""
-        return self.store.list(state=state)
+        stored = self.store.list(state=state)
+        return [each for each in stored if tool in (None, each.tool) and run_id in (None, each.run_id)]
 
     def sweep(self, at: str | None = None) -> None:
         """Set the state of expired approvals to `expired`. Raise `StoreError` if the store cannot be used."""
@@ -351,14 +355,27 @@ class Approvals:
             # The approval already counts as expired. The store is updated later, when the audit event can be recorded.
             _log.exception("could not record that approval %s has expired", approval.id)
 
-    def _check_room(self, new: Approval) -> None:
+    def _make_room(self, new: Approval, opened: int = 0) -> None:
+        """Withdraw approvals until `new` fits in; `opened` is 1 if `new` is stored already."""
+        while (old := self._replaceable(new, opened)) is not None:
+            ended = replace(old, state=ApprovalState.WITHDRAWN, closed_at=new.opened_at, why=_REPLACED)
+            if self._swapped("withdrawn", old, ended, old.subject):
+                self._with_action(ended)
+
+    def _replaceable(self, new: Approval, opened: int = 0) -> Approval | None:
+        """Return the approval that has to be withdrawn so that `new` fits in, or None if there is room."""
         pending = self._unexpired(self.store.list(state=ApprovalState.PENDING, subject=new.subject), new.opened_at)
-        in_run = sum(approval.run_id == new.run_id for approval in pending)
-        if in_run >= MOST_OF_A_RUN or len(pending) >= MOST_OF_A_SUBJECT:
-            raise StoreFullError(
-                f"too many approvals are pending: {in_run} of this run, {len(pending)} of its subject",
-                hint="decide on pending approvals, or withdraw those that are not needed",
-            )
+        of_run = [approval for approval in pending if approval.run_id == new.run_id]
+        if len(of_run) - opened < MOST_OF_A_RUN and len(pending) - opened < MOST_OF_A_SUBJECT:
+            return None
+        # An approval with a grant is kept, so that a run cannot undo what a person did.
+        replaceable = [approval for approval in of_run if not approval.grants]
+        if replaceable:
+            return replaceable[0]
+        raise StoreFullError(
+            f"too many approvals are pending: {len(of_run)} of this run, {len(pending)} of its subject",
+            hint="decide on pending approvals, or withdraw those that are not needed",
+        )
 
     def log(self) -> AuditLog:
         """Return the audit stream; without one, a new stream in memory."""

@@ -1,6 +1,9 @@
-"""The people who may decide on an approval, and why a step of an approval is rejected."""
+"""The rules by which a person may decide on an approval, and the error for a step that a rule forbids.
 
-from __future__ import annotations
+A grant needs an authenticated person with one of the approvers' roles, who is neither a requester nor an agent. Each
+grant of a quorum must be from a different person. If the approvers include `$subject`, the person whose agent made the
+call may also grant, with another token.
+"""
 
 import time
 from enum import StrEnum
@@ -137,6 +140,15 @@ def approver_of(approval: Approval, claims: Any, now: str) -> tuple[Person, tupl
     if is_same:
         raise ApprovalRefusedError(approval.id, Refusal.SAME_TOKEN, approval)
     return person, roles, {}
+
+
+def may_decide(approval: Approval, claims: Any, now: str) -> bool:
+    """Return whether the person in the claims may grant or deny the approval at `now`, and has not granted it yet."""
+    try:
+        person, *_ = approver_of(approval, claims, now)
+    except ApprovalRefusedError:
+        return False
+    return not any(person.may_be(grant.person) for grant in approval.grants)
 
 
 def _have_same(kind: str, first: TokenMarks, second: TokenMarks) -> bool:

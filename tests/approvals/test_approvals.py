@@ -19,9 +19,9 @@ from pdp.errors import AuditError, StoreError, StoreFullError, UsageError
 from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval, Tool
 from pdp.session import Person
-from pdp.stores.actions import Action
+from pdp.stores.actions import Action, ActionState
 from pdp.stores.approvals import ApprovalState, Grant, Transaction
-from pdp.stores.memory import MemoryApprovals
+from pdp.stores.memory import MemoryActions, MemoryApprovals
 from tests.support import PATIENCE, payments
 from tests.support.payments import session, wire
 from tests.support.scripted import Scripted, until_approved
@@ -103,6 +103,7 @@ def test_opened_approval_has_every_documented_field() -> None:
         "decision_id": None,
         "task": None,
         "token": {},
+        "lasting": None,
     }
     assert approval.request["context"]["arguments"] == payments.ARGUMENTS
     assert "47500" not in repr(approval)
@@ -142,36 +143,59 @@ def variant(number: int, run: str | None = "run-1", sub: str = 'officer "1"%_', 
 def test_concurrent_calls_do_not_exceed_the_limit_of_pending_approvals(monkeypatch: pytest.MonkeyPatch) -> None:
     bounded = Approvals()
     monkeypatch.setattr(approvals_module, "MOST_OF_A_RUN", 1)
+    first: list[Approval] = []
 
     def stage() -> None:
-        opened(bounded, variant(1))
+        first.append(opened(bounded, variant(1)))
 
-    with pytest.raises(StoreFullError, match="pending: 1 of this run"):
-        bounded.open(variant(2), entry(), ["approvals.required"], stage)
+    second = bounded.open(variant(2), entry(), ["approvals.required"], stage)
 
-    assert len(bounded.list()) == 1
+    assert [(each.id, each.state) for each in bounded.list()] == [(first[0].id, "withdrawn"), (second.id, "pending")]
 
 
 @pytest.mark.parametrize("run", ["run-1", None])
-def test_pending_approvals_of_a_run_and_a_subject_are_limited(monkeypatch: pytest.MonkeyPatch, run: str | None) -> None:
-    bounded = Approvals()
+def test_newer_approval_replaces_the_oldest_ungranted_approval_of_its_run(
+    monkeypatch: pytest.MonkeyPatch, run: str | None
+) -> None:
+    bounded, actions = Approvals(), MemoryActions()
+    bounded.attach(MemoryAudit(), actions)
     monkeypatch.setattr(approvals_module, "MOST_OF_A_RUN", 3)
     monkeypatch.setattr(approvals_module, "MOST_OF_A_SUBJECT", 5)
-    first = [opened(bounded, variant(number, run)) for number in range(3)]
-    with pytest.raises(StoreFullError, match="pending: 3 of this run, 3 of its subject"):
-        opened(bounded, variant(3, run))
+    staged = Action.staged(kind="initiate_wire", target="bene", payload_digest="p", decision_id="d", now=0.0)
+    granted = opened(bounded, variant(0, run), quorum=2)
+    bounded.grant(granted.id, APPROVER, SOON)
+    oldest = bounded.open(variant(1, run), entry(), ["approvals.required"], lambda: actions.add(staged, "key"))
+    others = [opened(bounded, variant(number, run)) for number in (2, 3)]
 
-    assert [opened(bounded, variant(number, run)) for number in range(3)] == first
+    ended = bounded.get(oldest.id)
+    assert (ended.state, ended.closed_at, ended.closed_by) == (ApprovalState.WITHDRAWN, OPENED, None)
+    assert ended.why == "a newer approval of the same run took its place"
+    assert [action.state for action in actions.list()] == [ActionState.DENIED]
+    events = [event for event in log_of(bounded) if event["approval_id"] == oldest.id]
+    assert [(event["type"], event["subject"], event["status"]) for event in events] == [
+        ("approval.opened", oldest.subject, "pending"), ("approval.withdrawn", oldest.subject, "withdrawn"),
+    ]  # fmt: skip
+    pending = [each.id for each in bounded.list(state=ApprovalState.PENDING, run_id=run)]
+    assert pending == [each.id for each in (granted, *others)]
+    # A run at the limit of its subject replaces its own approvals only, and those of other subjects do not count.
     assert opened(bounded, variant(0, run, sub='OFFICER "1"%_')).state is ApprovalState.PENDING
-    assert [opened(bounded, variant(number, "run-2")).subject for number in range(2)] == ['officer "1"%_'] * 2
+    second = [opened(bounded, variant(number, "run-2")) for number in range(3)]
+    assert [bounded.get(each.id).state for each in second] == ["withdrawn", "pending", "pending"]
     with pytest.raises(StoreFullError, match="pending: 0 of this run, 5 of its subject"):
         opened(bounded, variant(9, "run-3"))
-    bounded.withdraw(first[0].id, {"sub": 'officer "1"%_'}, SOON)
-    assert opened(bounded, variant(9, "run-3")).state is ApprovalState.PENDING
     # Expired approvals are marked as expired and no longer count towards the limit.
-    assert opened(bounded, variant(10, run, time=END)).state is ApprovalState.PENDING
-    states = [approval.state for approval in bounded.list() if approval.opened_at == OPENED]
-    assert (states.count(ApprovalState.EXPIRED), states.count(ApprovalState.PENDING)) == (5, 1)
+    assert opened(bounded, variant(9, "run-3", time=END)).state is ApprovalState.PENDING
+
+
+def test_limit_does_not_end_an_approval_that_a_person_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounded = Approvals()
+    monkeypatch.setattr(approvals_module, "MOST_OF_A_RUN", 1)
+    first = bounded.grant(opened(bounded, variant(1), quorum=2).id, APPROVER, SOON)
+
+    with pytest.raises(StoreFullError, match="pending: 1 of this run"):
+        opened(bounded, variant(2))
+
+    assert bounded.list() == [first]
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,8 @@ def test_help_of_every_command_names_the_exit_codes_and_the_json_option(names: t
     assert (short.code, short.out, short.err) == (0, long.out, "")
     assert "Exit code: 0" in " ".join(short.out.split())
     options = {option for parameter in COMMANDS[names].params for option in parameter.opts}
-    # The gateway commands have no --json, because they speak MCP on standard output.
-    assert "--json" in options or names in {("mcp-gateway", "serve"), ("mcp-gateway", "wrap")}
+    # The gateway commands speak MCP on standard output, and `watch` asks a person.
+    assert "--json" in options or names in {("mcp-gateway", "serve"), ("mcp-gateway", "wrap"), ("approvals", "watch")}
     assert options.isdisjoint({"--key", "--verify-key", "--verification-key", "--signing-key"})
 
 

@@ -1,6 +1,9 @@
 """`pdp approvals` lists, shows and decides pending approvals. After a grant, the application's call runs once."""
 
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
 from contextlib import closing
@@ -12,13 +15,14 @@ import pytest
 
 from pdp import Approvals, Pep
 from pdp.audit.verify import verify_chain
+from pdp.cli.commands.stores.approval_text import sentence
 from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval
 from pdp.stores.actions import ActionState
 from pdp.stores.approvals import Approval
 from pdp.stores.url import OpenStores
 from tests.ledger import assistant
-from tests.support import ROOT, desk, payments
+from tests.support import PATIENCE, ROOT, desk, payments
 from tests.support.command_line import environment, pdp, written
 from tests.support.payments import session, wire
 from tests.support.postgres import empty_database
@@ -69,7 +73,13 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def opened(
-    url: str, *, quorum: int = 1, time: str | None = None, own: dict[str, Any] | None = None, **arguments: Any
+    url: str,
+    *,
+    quorum: int = 1,
+    time: str | None = None,
+    run: str = "run-1",
+    own: dict[str, Any] | None = None,
+    **arguments: Any,
 ) -> Approval:
     """Return a pending approval of an application. With the claims `own`, the call's subject may decide it."""
     effective = payments.effective()
@@ -77,7 +87,7 @@ def opened(
     entry = effective.tools["initiate_wire"].model_copy(update={"approval": waits})
     asked = (
         Pep(effective, Scripted(until_approved))
-        .decide(wire(**arguments), session(time=time, **({"claims": own} if own else {})))
+        .decide(wire(**arguments), session(time=time, run_id=run, **({"claims": own} if own else {})))
         .request
     )
     task = {"rationale": "a late invoice"}
@@ -133,12 +143,18 @@ def test_pending_approval_is_listed_and_shown_escaped(store: str) -> None:
     plain, odd = opened(store), opened(store, reference="\x1b[2J")
     over = opened(store, time="2020-01-01T10:00:00Z", amount=1)
 
-    def listed(*options: str) -> list[list[str]]:
-        return [line.split()[:3] for line in pdp("approvals", "list", *options).out.splitlines()]
-
-    waiting = [[approval.id, "pending", "initiate_wire"] for approval in (plain, odd)]
-    assert listed() == waiting
-    assert listed("--all") == [*waiting, [over.id, "expired", "initiate_wire"]]
+    waiting = ['"INV-8842"', '"\\u001b[2J"']
+    wire = r'initiate_wire: "bene-acme-441" with amount {}, reference {}, source_account "acct-operating-4412"'
+    lines = [
+        re.escape(f"{each.id}  {wire.format(47500, reference)} - asked by officer-123, ")
+        + r"\d+ s ago, (59|60) min left"
+        for each, reference in zip((plain, odd), waiting, strict=True)
+    ]
+    assert re.fullmatch("\n".join([*lines, ""]), pdp("approvals", "list").out)
+    lines.append(
+        re.escape(f"{over.id}  {wire.format(1, waiting[0])} - asked by officer-123, ") + r"\d+ days ago, expired"
+    )
+    assert re.fullmatch("\n".join([*lines, ""]), pdp("approvals", "list", "--all").out)
     assert pdp("approvals", "list", "--json").json == [plain.as_json(), odd.as_json()]
     assert pdp("approvals", "show", odd.id, "--json").json == odd.as_json()
     assert pdp("approvals", "show", odd.id).out == (
@@ -157,6 +173,148 @@ def test_pending_approval_is_listed_and_shown_escaped(store: str) -> None:
         f"  opened     {odd.opened_at}\n"
         f"  expires    {odd.expires_at}\n"
     )
+
+
+TO = {"path": "/to", "role": "destination"}
+SUM = {"path": "/sum", "role": "value"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "labels", "resource", "text"),
+    [
+        ({"to": "eve", "sum": 12345, "n": 1}, [TO, SUM], None, '"eve" with sum 12345, n 1'),
+        ({"to": ["eve", "al"]}, [{**TO, "path": "/to/1"}], None, '["eve","al"]'),
+        ({"id": "f-1", "mode": "x"}, [], {"type": "file", "id": "f-1"}, '"f-1" with mode "x"'),
+        ({"a": "x" * 400, "b": 1}, [], None, f'b 1, a "{"x" * 29}[... 342 characters left out ...]'),
+        (
+            {"tool": "Bash", "input": {"command": "git push", "note": "a\n"}, "target": "git push"},
+            [], {"type": "command", "id": "git push"}, '"git push" with tool "Bash", note "a\\n"',
+        ),
+        ({}, [], None, "no arguments"),
+        (dict.fromkeys("abcdefghij", 0), [], None, "a 0, b 0, c 0, d 0, e 0, f 0, g 0, h 0, 2 more"),
+    ],
+)  # fmt: skip
+def test_sentence_says_what_a_call_acts_on(
+    store: str, arguments: dict[str, Any], labels: list[Any], resource: dict[str, str] | None, text: str
+) -> None:
+    approval = opened(store)
+    request = approval.request
+    request["context"] |= {"arguments": arguments, "flow": {"arguments": labels}}
+    request["resource"] = resource or {"type": "tool", "id": "initiate_wire"}
+
+    assert sentence(replace(approval, body=canonical(request))).startswith(f"initiate_wire: {text}")
+
+
+def test_approvals_are_filtered_by_run_tool_state_and_person(store: str) -> None:
+    first, second = opened(store), opened(store, run="run-2", amount=1)
+    own = opened(store, own={**session().claims, "act": {"sub": "agent:wires"}}, amount=2)
+    pdp("approvals", "deny", second.id, "-s", file_of(BOSS))
+    boss, officer = ("--mine", "-s", file_of(BOSS)), ("--mine", "-s", file_of({**OFFICER, "jti": "person"}))
+
+    def listed(*options: object) -> list[str]:
+        return [each["id"] for each in pdp("approvals", "list", "--json", *options).json]
+
+    assert [listed("--run", "run-1"), listed("--run", "run-2")] == [[first.id, own.id], []]
+    assert [listed("--tool", "initiate_wire"), listed("--tool", "x")] == [[first.id, own.id], []]
+    assert [listed("--state", "denied"), listed("--all", "--run", "run-2")] == [[second.id]] * 2
+    assert [listed(*boss), listed(*officer)] == [[first.id], []]
+    assert pdp("approvals", "list", "--run", "run-2").out == "no pending approvals that match\n"
+    assert pdp("approvals", "list", "--state", "expired").out == "no expired approvals\n"
+    assert pdp("approvals", "show", first.id[:6]).out.startswith(f"pending  {first.id}\n")
+
+
+def test_several_approvals_and_whole_runs_are_ended_in_one_command(store: str) -> None:
+    own = opened(store, own={**session().claims, "act": {"sub": "agent:wires"}}, amount=9)
+    wires = [opened(store, amount=amount) for amount in (1, 2, 3)]
+    other = opened(store, run="run-2", amount=4)
+    pdp("approvals", "grant", wires[2].id, "-s", file_of(BOSS))
+
+    done = pdp("approvals", "deny", wires[0].id[:8], own.id, wires[1].id, "-s", file_of(BOSS), "--why", "not now")
+    assert done.code == 1
+    assert [line.split()[0] for line in done.out.splitlines()] == [wires[0].id, wires[1].id]
+    assert all(line.endswith(", denied by boss (https://id)") for line in done.out.splitlines())
+    assert done.err.splitlines()[1:] == [
+        f"error: approval {own.id}: the claims have none of the roles that can approve the call: $subject"
+    ]
+    assert [stored(store, each).why for each in wires] == ["not now", "not now", None]
+
+    rest = pdp("approvals", "withdraw", "--run", "run-1", "-s", file_of(OFFICER), "--json")
+    assert (rest.code, [each["id"] for each in rest.json]) == (0, [own.id, wires[2].id])
+    assert [stored(store, each).state for each in (own, wires[2], other)] == ["withdrawn", "withdrawn", "pending"]
+    again = pdp("approvals", "withdraw", "--run", "run-1", "-s", file_of(OFFICER))
+    assert (again.code, again.out) == (0, "no open approvals of run run-1\n")
+
+
+@pytest.mark.process
+def test_watch_asks_about_each_approval_in_a_terminal(store: str) -> None:
+    asked = [opened(store, amount=amount, reference="\x1b[2J") for amount in (1, 2, 3, 4)]
+    opened(store, own={**session().claims, "act": {"sub": "agent:wires"}})  # The boss may not decide this one.
+    terminal, line = os.openpty()
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "pdp", "approvals", "watch", "-s", str(file_of(BOSS))],
+        stdin=line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(PYTHONPATH=str(ROOT)),
+    )  # fmt: skip
+    output = watching.stdout
+    assert output is not None
+
+    def until_asked(question: str = "[y]es, [n]o, [run], [until DURATION], [s]kip, [q]uit?") -> list[str]:
+        shown: list[str] = []
+        while text := output.readline().decode():
+            if text == f"{question}\n":
+                return shown
+            shown.append(text.removesuffix("\n"))
+            assert shown[-1].isprintable()
+        pytest.fail("the command has ended")
+
+    def answer(text: str) -> None:
+        os.write(terminal, f"{text}\n".encode())
+
+    shown = until_asked()
+    assert shown[0] == f"pending  {asked[0].id}"
+    assert '  argument   reference = "\\u001b[2J"' in shown
+    assert shown[-1].startswith('initiate_wire: "bene-acme-441" with amount 1,')
+    for unusable in ("", "maybe", "yes please", "run", "until P7D"):
+        answer(unusable)
+        assert until_asked() == []
+    answer("y")
+    assert until_asked()[:2] == [f"granted  {asked[0].id}", f"pending  {asked[1].id}"]
+    answer("n")
+    assert until_asked("reason (optional):") == []
+    answer("unknown payee")
+    assert until_asked()[:2] == [f"denied  {asked[1].id}", f"pending  {asked[2].id}"]
+    pdp("approvals", "deny", asked[2].id, "-s", file_of(VICE))
+    answer("y")
+    assert until_asked()[0] == f"pending  {asked[3].id}"
+    answer("s")
+    answer("y")  # Nothing is asked now, so this does not answer the next question.
+    last = opened(store, amount=5)
+    assert until_asked()[0] == f"pending  {last.id}"
+    watching.send_signal(signal.SIGINT)
+    _, errors = watching.communicate(timeout=PATIENCE)
+    os.close(terminal)
+    os.close(line)
+
+    assert watching.returncode == 0
+    assert errors.decode().splitlines()[1:] == [
+        "waiting for approvals; q or Ctrl-C ends",
+        *["error: the policy does not offer a grant that lasts"] * 2,
+        f"error: approval {asked[2].id}: it is denied",
+    ]
+    assert [stored(store, each).state for each in (*asked, last)] == [
+        "granted", "denied", "denied", "pending", "pending",
+    ]  # fmt: skip
+    assert stored(store, asked[1]).why == "unknown payee"
+
+
+def test_watch_ends_with_its_input(store: str) -> None:
+    first, second = opened(store, amount=1), opened(store, amount=2)
+
+    done = pdp("approvals", "watch", "-s", file_of(BOSS), stdin=b"n too much\n")
+
+    assert done.code == 0
+    assert [(stored(store, each).state, stored(store, each).why) for each in (first, second)] == [
+        ("denied", "too much"), ("pending", None),
+    ]  # fmt: skip
 
 
 @pytest.mark.process
@@ -238,6 +396,9 @@ def test_approval_commands_reject_unauthorized_steps(step: str, who: dict[str, A
     ("line", "code", "message"),
     [
         (["list"], 2, "no database is given"),
+        (["list", "--mine"], 2, "--mine needs a person"),
+        (["list", "--all", "--state", "denied"], 2, "--all excludes --state"),
+        (["deny", "-s", "boss.json"], 2, "no approval is given"),
         (["list", "--store", "sqlite:///none.db"], 2, "none.db does not exist"),
         (["show", "x\x1b", "--store", "sqlite:///agent.db"], 1, "approval x\\x1b: no approval has that id"),
         (["grant", "x", "--store", "sqlite:///agent.db"], 2, "no session file is given"),

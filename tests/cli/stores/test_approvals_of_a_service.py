@@ -38,16 +38,21 @@ def test_approvals_of_a_service_are_listed_shown_and_decided(
     place = ("--service", served.url)
 
     listed = pdp("approvals", "list", *place)
-    assert [line.split()[:3] for line in listed.out.splitlines()] == [
-        [each, "pending", "initiate_wire"] for each in (first, second, third)
+    assert [line.split()[:2] for line in listed.out.splitlines()] == [
+        [each, "initiate_wire:"] for each in (first, second, third)
     ]
+    assert pdp("approvals", "list", *place, "--run", "another").out == "no pending approvals that match\n"
     shown = pdp("approvals", "show", first, *place, "--json")
     assert shown.json == served.client().get(f"/v1/approvals/{first}").json()
     granted = pdp("approvals", "grant", first, *place)
     assert (granted.code, granted.err, granted.out.splitlines()[0]) == (0, "", f"granted  {first}")
     assert re.search(r"  granted    by approver-7 as payments\.approver at ", granted.out)
-    denied = pdp("approvals", "deny", second, *place, "--why", "not today", "--json")
-    assert (denied.json["state"], denied.json["why"]) == ("denied", "not today")
+    denied = pdp("approvals", "watch", *place, stdin=b"n not today\nq\n")
+    assert denied.out.splitlines().count(f"denied  {second}") == 1
+    failed = pdp("approvals", "deny", second, "none", *place)
+    assert (failed.code, failed.out, len(failed.err.splitlines())) == (1, "", 2)
+    assert pdp("approvals", "show", second[:8], *place).code == 1  # Only open approvals are found by part of the id.
+    assert pdp("approvals", "show", second, *place, "--json").json["why"] == "not today"
     monkeypatch.setenv("PDP_TOKEN", served.token(["propose"]))
     withdrawn = pdp("approvals", "withdraw", third, *place, "--json")
     assert (withdrawn.code, withdrawn.json["state"]) == (0, "withdrawn")

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from pdp import Approval, ApprovalRefusedError, Approvals, Pep
+from pdp.approvals import approvals as approvals_module
 from pdp.approvals.people import Refusal
 from pdp.errors import StoreError
 from pdp.json import canonical
@@ -81,6 +82,23 @@ def test_call_has_at_most_one_pending_approval(approvals: ApprovalStore) -> None
     assert approvals.replace(first, replace(first, state=ApprovalState.EXPIRED))
     assert approvals.add(replace(first, id="another")).id == "another"
     assert [(each.id, each.state) for each in approvals.list()] == [(first.id, "expired"), ("another", "pending")]
+
+
+def test_processes_that_share_a_store_stay_within_the_limit_of_a_run(
+    approvals: ApprovalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approvals_module, "MOST_OF_A_RUN", 3)
+    entry = EFFECTIVE.tools["initiate_wire"]
+    bodies = [approval(purpose=str(number)).body for number in range(8)]
+
+    # Each object has its own lock, like the objects of several processes.
+    at_once([partial(Approvals(approvals).open, body, entry, ["limits.exceeded"]) for body in bodies])
+
+    last = Approvals(approvals).open(approval(purpose="last").body, entry, ["limits.exceeded"])
+    states = Counter(each.state for each in approvals.list())
+    assert states.keys() == {"pending", "withdrawn"}
+    assert (states.total(), states[ApprovalState.PENDING]) == (9, 3)
+    assert approvals.list(state=ApprovalState.PENDING)[-1] == last
 
 
 def test_approvals_are_listed_page_by_page(database: Database) -> None:

@@ -1,7 +1,9 @@
 """Commands on stored data. A module is imported when its group runs.
 
 stores     `pdp db`, `pdp keys` and `pdp budgets`: the database, and calls with an unknown outcome
-approvals  list, show and decide approvals
+approvals  list, show, watch and decide approvals
+desk       opens the approvals of a store or a service for one person
 grants     list, show and revoke lasting grants
+approval_text  texts about an approval for people
 token      access tokens of the decision service
 """

@@ -1,25 +1,27 @@
-"""`pdp approvals`: show, grant, deny and withdraw approvals. The class `Approvals` checks who may do this."""
+"""`pdp approvals`: list, show and watch approvals, and decide on them. The class `Approvals` checks who may do this."""
 
+import select
+import sys
+import termios
 import time
-from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
-from pdp.approvals.approvals import Approvals
-from pdp.cli.commands.stores.stores import StepAudit, StoreUrl, step_audit, stores_named
-from pdp.cli.files import read_session
+from pdp.approvals.people import ApprovalRefusedError, may_decide
+from pdp.cli import Exit
+from pdp.cli.commands.stores.approval_text import fields, sentence
+from pdp.cli.commands.stores.desk import Desk, listed, open_desk, open_of, whole_id
+from pdp.cli.commands.stores.stores import StepAudit, StoreUrl
 from pdp.cli.options import AsJson, command_app, file_option
-from pdp.cli.output import print_answer
-from pdp.client.client import Client
+from pdp.cli.output import print_answer, print_error, print_line
+from pdp.client.client import ServiceError
 from pdp.clock import LAST_SECOND, to_seconds
 from pdp.documents import FieldError
-from pdp.errors import UsageError
-from pdp.json import canonical
-from pdp.ledger.words import origins
-from pdp.manifest.fields import SUBJECT, duration_seconds
-from pdp.session import Person
+from pdp.errors import PdpError, UsageError
+from pdp.manifest.fields import duration_seconds
 from pdp.stores.approvals import Approval, ApprovalState
 
 app = command_app(
@@ -27,10 +29,21 @@ app = command_app(
     "verified, so protect the store. With --service, the token identifies the person."
 )
 
-ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id from `pdp approvals list`.")]
+_QUESTION: Final = "[y]es, [n]o, [run], [until DURATION], [s]kip, [q]uit?"
+_POLL_SECONDS: Final = 1.0
+
+_ID: Final = "from `pdp approvals list`; the first 6 digits of an open approval's id are enough."
+ApprovalId = Annotated[str, typer.Argument(metavar="ID", help=f"The approval's id {_ID}")]
+ApprovalIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help=f"The approvals' ids {_ID}")]
 Decider = Annotated[
     Path | None, file_option("--session", "-s", help="A session file; its claims identify the person who decides.")
 ]
+OfRun = Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only approvals of the run with this id.")]
+WholeRun = Annotated[
+    str | None,
+    typer.Option("--run", metavar="RUN", help="All approvals of this run that are pending, or granted and not used."),
+]
+OfTool = Annotated[str | None, typer.Option("--tool", metavar="TOOL", help="Only approvals of calls of this tool.")]
 ServiceUrl = Annotated[
     str | None,
     typer.Option(
@@ -44,28 +57,36 @@ ServiceUrl = Annotated[
 @app.command("list")
 def listing(
     every: Annotated[bool, typer.Option("--all", help="Include decided, expired and used approvals.")] = False,
+    state: Annotated[
+        ApprovalState | None, typer.Option("--state", help="Only approvals in this state. Default: pending.")
+    ] = None,
+    tool: OfTool = None,
+    run: OfRun = None,
+    mine: Annotated[
+        bool,
+        typer.Option("--mine", help="Only approvals that the person of --session may decide and has not granted."),
+    ] = False,
+    session: Decider = None,
     store: StoreUrl = None,
     service: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """List pending approvals, the oldest first; with --all, also decided, expired and used approvals.
+    """List pending approvals, the oldest first: tool, what the call acts on, who asks, and how long it is open.
 
     Exit code: 0 shown, 2 bad usage, 1 the store or service cannot be reached.
     """
-    stored: Sequence[Approval]
-    if service is not None:
-        with service_client(service, store) as client:
-            stored = client.approvals.list(**({} if every else {"state": ApprovalState.PENDING}))
-    else:
-        with stores_named(store) as stores:
-            stored = stores.approvals.list(state=None if every else ApprovalState.PENDING)
-    approvals = [approval for approval in stored if every or approval.standing is ApprovalState.PENDING]
-    lines = [
-        f"{approval.id}  {approval.standing}  {approval.tool} for {_requesters(approval)}: "
-        f"{', '.join(approval.reasons)}; {_quorum(approval)}, expires {approval.expires_at}"
-        for approval in approvals
-    ] or ["no approvals" if every else "no pending approvals"]
-    print_answer([approval.as_json() for approval in approvals], lines, as_json=as_json)
+    if every and state is not None:
+        raise UsageError("--all excludes --state", hint="remove one of the options")
+    if mine and session is None:
+        raise UsageError("--mine needs a person", hint="name the person with --session FILE and use a store")
+    wanted = None if every else state or ApprovalState.PENDING
+    with open_desk(store, service, session, decides=False) as (desk, claims):
+        found, now = listed(desk, wanted, tool, run), to_seconds(time.time())
+    approvals = [approval for approval in found if not mine or may_decide(approval, claims, now)]
+    filtered = " that match" if mine or tool is not None or run is not None else ""
+    lines = [f"{approval.id}  {sentence(approval)}" for approval in approvals]
+    empty = f"no {'' if wanted is None else f'{wanted} '}approvals{filtered}"
+    print_answer([approval.as_json() for approval in approvals], lines or [empty], as_json=as_json)
 
 
 @app.command()
@@ -74,13 +95,47 @@ def show(approval_id: ApprovalId, store: StoreUrl = None, service: ServiceUrl = 
 
     Exit code: 0 shown, 2 bad usage, 1 no approval with that id, or the store or service cannot be reached.
     """
-    if service is not None:
-        with service_client(service, store) as client:
-            approval = client.approvals.get(approval_id)
-    else:
-        with stores_named(store) as stores:
-            approval = Approvals(stores.approvals).get(approval_id)
+    with open_desk(store, service, decides=False) as (desk, _):
+        approval = desk.get(whole_id(desk, approval_id))
     _print(approval, as_json=as_json)
+
+
+@app.command()
+def watch(
+    tool: OfTool = None,
+    run: OfRun = None,
+    session: Decider = None,
+    store: StoreUrl = None,
+    audit: StepAudit = None,
+    service: ServiceUrl = None,
+) -> None:
+    """Wait for approvals, show each one as `show` does, and ask for an answer in the terminal.
+
+    With a store, only approvals that the person of --session may decide are shown. The answer `run` or `until P7D`
+    also allows similar calls, if the policy offers this. `q`, Ctrl-D and Ctrl-C end the command.
+
+    Exit code: 0 ended, 2 bad usage or file, 1 the store or service cannot be reached.
+    """
+    if sys.stdin is None:
+        raise UsageError("there is no input to read answers from", hint="run the command in a terminal")
+    seen: set[str] = set()
+    with suppress(KeyboardInterrupt), open_desk(store, service, session, audit, decides=True) as (desk, claims):
+        print_error("waiting for approvals; q or Ctrl-C ends")
+        while True:
+            now = to_seconds(time.time())
+            waiting = (
+                approval
+                for approval in listed(desk, ApprovalState.PENDING, tool, run)
+                if approval.id not in seen and (claims is None or may_decide(approval, claims, now))
+            )
+            approval = next(waiting, None)
+            if approval is None:
+                if _has_quit(_POLL_SECONDS):
+                    return
+                continue
+            seen.add(approval.id)
+            if not _ask(desk, approval):
+                return
 
 
 @app.command()
@@ -102,23 +157,16 @@ def grant(
 
     Exit code: 0 counted, 2 bad usage or file, 1 rejected, or the store or service cannot be reached.
     """
-    _decide("grant", approval_id, session, store, audit, service, as_json=as_json, **reach_of_option(reach))
-
-
-def reach_of_option(text: str | None) -> dict[str, str | None]:
-    """Return the reach and the end of a grant for the value of `--for`: `run`, or a duration such as `P7D`."""
-    if text in (None, "run"):
-        return {} if text is None else {"reach": "run"}
-    try:
-        seconds = duration_seconds(text)
-    except FieldError as error:
-        raise UsageError(f"--for {text!r:.60}: {error}", hint="write `run`, or a duration: P7D, PT4H") from None
-    return {"reach": "until", "until": to_seconds(min(time.time() + seconds, LAST_SECOND))}
+    choice = {} if reach is None else _choice(reach)
+    with open_desk(store, service, session, audit, decides=True) as (desk, _):
+        approval = desk.grant(whole_id(desk, approval_id), **choice)
+    _print(approval, as_json=as_json)
 
 
 @app.command()
 def deny(
-    approval_id: ApprovalId,
+    approval_ids: ApprovalIds = None,
+    run: WholeRun = None,
     session: Decider = None,
     why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="The reason, which is recorded.")] = None,
     store: StoreUrl = None,
@@ -126,102 +174,125 @@ def deny(
     service: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Deny a call, as the person in the session file. One denial is enough to stop the call.
+    """Deny calls, as the person in the session file. One denial is enough to stop a call.
 
-    Exit code: 0 denied, 2 bad usage or file, 1 rejected, or the store or service cannot be reached.
+    Exit code: 0 denied, 2 bad usage or file, 1 one was rejected, or the store or service cannot be reached.
     """
-    _decide("deny", approval_id, session, store, audit, service, as_json=as_json, why=why)
+    with open_desk(store, service, session, audit, decides=True) as (desk, _):
+        _end("deny", desk, approval_ids or [], run, as_json=as_json, why=why)
 
 
 @app.command()
 def withdraw(
-    approval_id: ApprovalId,
+    approval_ids: ApprovalIds = None,
+    run: WholeRun = None,
     session: Decider = None,
     store: StoreUrl = None,
     audit: StepAudit = None,
     service: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Withdraw an approval that you requested.
+    """Withdraw approvals that you requested.
 
-    Exit code: 0 withdrawn, 2 bad usage or file, 1 rejected, or the store or service cannot be reached.
+    Exit code: 0 withdrawn, 2 bad usage or file, 1 one was rejected, or the store or service cannot be reached.
     """
-    _decide("withdraw", approval_id, session, store, audit, service, as_json=as_json)
+    with open_desk(store, service, session, audit, decides=True) as (desk, _):
+        _end("withdraw", desk, approval_ids or [], run, as_json=as_json)
 
 
-def _decide(
-    step: Literal["grant", "deny", "withdraw"],
-    approval_id: str,
-    session: Path | None,
-    store: str | None,
-    audit: Path | None,
-    service: str | None,
+def _end(
+    step: Literal["deny", "withdraw"],
+    desk: Desk,
+    approval_ids: list[str],
+    run: str | None,
     *,
     as_json: bool,
-    **choice: str | None,
+    **reason: str | None,
 ) -> None:
-    if service is not None:
-        with service_client(service, session, store, audit) as client:
-            approval: Approval = getattr(client.approvals, step)(approval_id, **choice)
-    elif session is None:
-        raise UsageError("no session file is given", hint="name the person with --session FILE, or use --service URL")
-    else:
-        claims = read_session(session).claims
-        with stores_named(store) as stores, step_audit(audit, stores) as log:
-            rules = Approvals(stores.approvals)
-            rules.attach(log, stores.actions)
-            approval = getattr(rules, step)(approval_id, claims, **choice)
-    _print(approval, as_json=as_json)
-
-
-def service_client(service: str, *others: object) -> Client:
-    """Return a client of the service. Raise `UsageError` if an option in `others` is set as well."""
-    if any(other is not None for other in others):
-        raise UsageError("--service excludes --store, --audit and --session", hint="remove the other options")
-    return Client(service)
+    """End the approvals with these ids and of this run. A failure does not stop the others."""
+    if not approval_ids and run is None:
+        raise UsageError("no approval is given", hint="give ids from `pdp approvals list`, or --run RUN")
+    chosen = [whole_id(desk, each) for each in approval_ids]
+    if len(chosen) == 1 and run is None:
+        _print(getattr(desk, step)(*chosen, **reason), as_json=as_json)
+        return
+    chosen += [] if run is None else [approval.id for approval in open_of(desk, run)]
+    ended: list[Approval] = []
+    for approval_id in dict.fromkeys(chosen):
+        try:
+            ended.append(getattr(desk, step)(approval_id, **reason))
+        except PdpError as error:
+            print_error(f"error: {error.message}")
+    lines = [f"{approval.id}  {sentence(approval)}" for approval in ended]
+    empty = [] if chosen else [f"no open approvals of run {run}"]
+    print_answer([approval.as_json() for approval in ended], lines or empty, as_json=as_json)
+    if len(ended) < len(dict.fromkeys(chosen)):
+        raise typer.Exit(Exit.FAILED)
 
 
 def _print(approval: Approval, *, as_json: bool) -> None:
-    lines = [f"{approval.standing}  {approval.id}", *(f"  {name:<10} {text}" for name, text in _fields(approval))]
+    lines = [f"{approval.standing}  {approval.id}", *(f"  {name:<10} {text}" for name, text in fields(approval))]
     print_answer(approval.as_json(), lines, as_json=as_json)
 
 
-def _fields(approval: Approval) -> Iterator[tuple[str, str]]:
-    context = approval.request["context"]
-    yield "tool", " ".join(text for text in (approval.tool, approval.tool_version) if text)
-    for name, value in context["arguments"].items():
-        yield "argument", f"{name} = {canonical(value).decode()}"
-    for name, value in (approval.task or {}).items():
-        yield "task", f"{name} = {canonical(value).decode()}"
-    yield from (("origin", line) for line in origins(context.get("flow")))
-    if context.get("purpose"):
-        yield "purpose", context["purpose"]
-    if approval.run_id:
-        yield "run", approval.run_id
-    yield "asked by", _requesters(approval)
-    yield "reasons", ", ".join(approval.reasons)
-    own = f"{SUBJECT} ({_person(approval.requesters[0])}, by another token)"
-    yield "approvers", ", ".join(own if role == SUBJECT else role for role in approval.approvers) or "nobody"
-    yield "quorum", _quorum(approval)
-    for granted in approval.grants:
-        yield "granted", f"by {_person(granted.person)} as {', '.join(granted.roles)} at {granted.at}"
-    if approval.lasting is not None:
-        yield "may last", f"{' or '.join(approval.lasting.reaches)}, for at most PT{approval.lasting.seconds}S"
-        yield from (("limited to", f"{name} = {text}") for name, text in approval.lasting.about.items())
-    yield "opened", approval.opened_at
-    yield "expires", approval.expires_at
-    if approval.closed_at is not None:
-        by = f" by {_person(approval.closed_by)}" if approval.closed_by else ""
-        yield "closed", f"{approval.closed_at}{by}{f': {approval.why}' if approval.why else ''}"
+def _ask(desk: Desk, approval: Approval) -> bool:
+    """Show an approval, and apply the person's answer. Return False if the person quits."""
+    _print(approval, as_json=False)
+    # Long arguments may have moved the tool and its target out of sight.
+    print_answer(None, [sentence(approval)], as_json=False)
+    while True:
+        answer = _read(_QUESTION)
+        if answer in (None, "q", "quit"):
+            return False
+        if answer in ("s", "skip"):
+            return True
+        try:
+            decided = _answered(desk, approval, *answer.partition(" ")[::2])
+        except UsageError as error:
+            print_error(f"error: {error.message}")
+        except (ApprovalRefusedError, ServiceError) as error:
+            print_error(f"error: {error.message}")
+            return True
+        else:
+            if decided is not None:
+                print_answer(None, [f"{decided.standing}  {decided.id}"], as_json=False)
+                return True
 
 
-def _requesters(approval: Approval) -> str:
-    return ", ".join(map(_person, approval.requesters))
+def _answered(desk: Desk, approval: Approval, word: str, rest: str) -> Approval | None:
+    """Take the step that an answer names, and return the approval; None for an answer that is not understood."""
+    match word, rest:
+        case "y" | "yes", "":
+            return desk.grant(approval.id)
+        case "n" | "no", _:
+            return desk.deny(approval.id, rest or _read("reason (optional):") or None)
+        case ("run", "") | ("until", _):
+            return desk.grant(approval.id, **_choice(rest or word))
+    return None
 
 
-def _person(person: Person) -> str:
-    return person.sub if person.iss is None else f"{person.sub} ({person.iss})"
+def _choice(text: str) -> dict[str, str]:
+    """Return the reach and the end of a grant for `run`, or for a duration such as `P7D`."""
+    if text == "run":
+        return {"reach": "run"}
+    try:
+        seconds = duration_seconds(text)
+    except FieldError as error:
+        raise UsageError(f"{text!r:.60}: {error}", hint="write `run`, or a duration: P7D, PT4H") from None
+    return {"reach": "until", "until": to_seconds(min(time.time() + seconds, LAST_SECOND))}
 
 
-def _quorum(approval: Approval) -> str:
-    return f"{len(approval.grants)} of {approval.quorum} granted"
+def _read(question: str) -> str | None:
+    """Ask a question and return the answer; None at the end of input. Lines typed before the question do not count."""
+    if sys.stdin.isatty():
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    print_line(question)
+    sys.stdout.flush()
+    line = sys.stdin.buffer.readline()
+    return line.decode(errors="replace").strip() if line else None
+
+
+def _has_quit(seconds: float) -> bool:
+    """Wait for the given time. Return True if the person quits or the input ends; other lines are ignored."""
+    ready, *_ = select.select([sys.stdin], [], [], seconds)
+    return bool(ready) and sys.stdin.buffer.readline() in (b"", b"q\n", b"quit\n")

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from pdp.approvals.approvals import Approvals
-from pdp.cli.commands.stores.approvals import Decider, ServiceUrl, service_client
+from pdp.cli.commands.stores.approvals import Decider, ServiceUrl
+from pdp.cli.commands.stores.desk import service_client
 from pdp.cli.commands.stores.stores import StepAudit, StoreUrl, step_audit, stores_named
 from pdp.cli.files import read_session
 from pdp.cli.options import AsJson, command_app

@@ -1,0 +1,115 @@
+"""Texts about an approval, for people: one sentence, and all fields. Values come from models; print them escaped."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pdp.json import canonical, pointer_steps
+from pdp.ledger.words import origins
+from pdp.manifest.fields import SUBJECT, ArgumentRole
+from pdp.session import Person
+from pdp.stores.approvals import Approval, ApprovalState
+
+_OBJECTS: Final = (ArgumentRole.DESTINATION, ArgumentRole.OBJECT, ArgumentRole.URL, ArgumentRole.ADDRESS)
+_OF_A_CLIENT: Final = {"tool", "input", "target"}  # The arguments of a coding agent's call, see `pdp hook`.
+_LONGEST_OBJECT: Final = 160
+_LONGEST_VALUE: Final = 60
+_MOST_VALUES: Final = 8
+
+
+def sentence(approval: Approval) -> str:
+    """Return one sentence: the tool, what the call acts on, other arguments, who asks, and how long it is open."""
+    objects, rest = _values(approval)
+    text = ", ".join(_shortened(value, _LONGEST_OBJECT) for value in objects)
+    others = [f"{name} {_shortened(value, _LONGEST_VALUE)}" for name, value in rest[:_MOST_VALUES]]
+    if len(rest) > len(others):
+        others.append(f"{len(rest) - len(others)} more")
+    text += (" with " if text and others else "") + ", ".join(others)
+    agent = f" through {approval.agent}" if approval.agent else ""
+    now, opened, expires = datetime.now(UTC), *map(datetime.fromisoformat, (approval.opened_at, approval.expires_at))
+    standing = approval.standing
+    end: str = standing
+    if standing in (ApprovalState.PENDING, ApprovalState.GRANTED):
+        end = f"{_duration((expires - now).total_seconds())} left"
+        end = end if standing is ApprovalState.PENDING else f"{standing}, {end}"
+    elif approval.closed_by is not None:
+        end += f" by {_person(approval.closed_by)}"
+    asked = f"asked by {_person(approval.requesters[0])}{agent}"
+    return (
+        f"{approval.tool}: {text or 'no arguments'} - {asked}, {_duration((now - opened).total_seconds())} ago, {end}"
+    )
+
+
+def fields(approval: Approval) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each field of an approval. Arguments are whole, because they are approved."""
+    context = approval.request["context"]
+    yield "tool", " ".join(text for text in (approval.tool, approval.tool_version) if text)
+    for name, value in context["arguments"].items():
+        yield "argument", f"{name} = {_json(value)}"
+    for name, value in (approval.task or {}).items():
+        yield "task", f"{name} = {_json(value)}"
+    yield from (("origin", line) for line in origins(context.get("flow")))
+    if context.get("purpose"):
+        yield "purpose", context["purpose"]
+    if approval.run_id:
+        yield "run", approval.run_id
+    yield "asked by", ", ".join(map(_person, approval.requesters))
+    yield "reasons", ", ".join(approval.reasons)
+    own = f"{SUBJECT} ({_person(approval.requesters[0])}, by another token)"
+    yield "approvers", ", ".join(own if role == SUBJECT else role for role in approval.approvers) or "nobody"
+    yield "quorum", f"{len(approval.grants)} of {approval.quorum} granted"
+    for granted in approval.grants:
+        yield "granted", f"by {_person(granted.person)} as {', '.join(granted.roles)} at {granted.at}"
+    if approval.lasting is not None:
+        yield "may last", f"{' or '.join(approval.lasting.reaches)}, for at most PT{approval.lasting.seconds}S"
+        yield from (("limited to", f"{name} = {text}") for name, text in approval.lasting.about.items())
+    yield "opened", approval.opened_at
+    yield "expires", approval.expires_at
+    if approval.closed_at is not None:
+        by = f" by {_person(approval.closed_by)}" if approval.closed_by else ""
+        yield "closed", f"{approval.closed_at}{by}{f': {approval.why}' if approval.why else ''}"
+
+
+def _values(approval: Approval) -> tuple[list[Any], list[tuple[str, Any]]]:
+    """Return what the call acts on, and its other arguments by name: amounts first, then the shortest."""
+    request = approval.request
+    context, resource = request["context"], request["resource"]
+    arguments: dict[str, Any] = context["arguments"]
+    roles = {
+        step: each.get("role")
+        for each in (context.get("flow") or {}).get("arguments") or ()
+        for step in pointer_steps(each.get("path") or "")[:1]
+    }
+    # Without roles, the resource is the object of the call. Its type is `tool` if the manifest maps no resource.
+    name_of_resource = None if resource["type"] == "tool" else resource["id"]
+    first: list[tuple[str, Any]] = []
+    objects = [arguments[name] for name in arguments if roles.get(name) in _OBJECTS]
+    if arguments.keys() == _OF_A_CLIENT and isinstance(arguments["input"], dict):
+        first, objects, arguments = [("tool", arguments["tool"])], [arguments["target"]], arguments["input"]
+    elif not objects and name_of_resource is not None:
+        objects = [name_of_resource]
+    rest = [(name, value) for name, value in arguments.items() if value not in objects]
+    rest.sort(key=lambda item: (roles.get(item[0]) != ArgumentRole.VALUE, len(_json(item[1]))))
+    return objects, first + rest
+
+
+def _shortened(value: Any, most: int) -> str:
+    """Return a value as JSON. A long text is cut in the middle, with a mark."""
+    text = _json(value)
+    cut = len(text) - most
+    return text if cut <= 0 else f"{text[: most // 2]}[... {cut} characters left out ...]{text[-(most // 2) :]}"
+
+
+def _json(value: Any) -> str:
+    return canonical(value).decode()
+
+
+def _duration(seconds: float) -> str:
+    for least, size, unit in ((172_800, 86_400, "days"), (7_200, 3_600, "h"), (60, 60, "min")):
+        if seconds >= least:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def _person(person: Person) -> str:
+    return person.sub if person.iss is None else f"{person.sub} ({person.iss})"
