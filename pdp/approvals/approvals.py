@@ -302,9 +302,10 @@ class Approvals:
         return [each for each in stored if tool in (None, each.tool) and run_id in (None, each.run_id)]
 
     def sweep(self, at: str | None = None) -> None:
-        """Set the state of expired approvals to `expired`. Raise `StoreError` if the store cannot be used."""
+        """Set the state of expired approvals and grants to `expired`. Raise `StoreError` if the store cannot be used."""
         for state in _OPEN:
             self._unexpired(self.store.list(state=state), time_or_now(at))
+        self.lasting.sweep(time_or_now(at))
 
     def _with_action(self, approval: Approval) -> Approval:
         """Approve or deny the action of a decided approval, and return the approval. A failure is only logged."""

@@ -6,6 +6,7 @@ clears the STEP_UP of a later call. Each use is one compare-and-swap, in the tra
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pdp.approvals.people import ApprovalRefusedError, Refusal, named_person, time_or_now
 from pdp.audit.chain import AuditEvent, recordable
 from pdp.clock import LAST_SECOND, to_milliseconds, to_seconds
-from pdp.errors import PdpError, UsageError
+from pdp.errors import AuditError, PdpError, UsageError
 from pdp.session import Person
 from pdp.stores.approvals import Approval, LastingOffer, Reach, Transaction, are_for
 from pdp.stores.grants import GrantState, LastingGrant, scopes_of
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from pdp.approvals.approvals import Approvals
 
 Result = TypeVar("Result")
+
+_log = logging.getLogger("pdp.approvals")
 
 _DEFAULT_SECONDS: Final = 24 * 3600  # How long a grant lasts without `until`, unless its entry allows less.
 
@@ -186,9 +189,19 @@ class LastingGrants:
             if (grant.reach, grant.run_id, grant.requesters[0]) == (Reach.RUN, run_id, subject):
                 self._expire(grant, now)
 
+    def sweep(self, now: str) -> None:
+        """Set the state of grants that have expired at the time `now` to `expired`."""
+        for grant in self._store.list(state=GrantState.ACTIVE):
+            if grant.standing(now) is GrantState.EXPIRED:
+                self._expire(grant, now)
+
     def _expire(self, grant: LastingGrant, now: str) -> None:
-        with self._approvals.locked():
-            self._swapped("expired", grant, replace(grant, state=GrantState.EXPIRED, closed_at=now), grant.subject)
+        try:
+            with self._approvals.locked():
+                self._swapped("expired", grant, replace(grant, state=GrantState.EXPIRED, closed_at=now), grant.subject)
+        except AuditError:
+            # The grant already counts as expired. The store is updated later, when the audit event can be recorded.
+            _log.exception("could not record that grant %s has expired", grant.id)
 
     def _swapped(
         self, step: str, old: LastingGrant, new: LastingGrant, subject: str, within: Transaction | None = None
