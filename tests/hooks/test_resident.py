@@ -162,10 +162,12 @@ def test_call_is_denied_if_the_resident_process_hangs(hooks: Hooks, work: Path) 
     hooks.ask(tool_call(work))
     (process,) = hooks.residents()
     os.kill(process, signal.SIGSTOP)
+    hooks.seconds = 3.0
     assert hooks.ask(tool_call(work)) == denied(
         f"the resident process {process} does not answer: timed out; if the error remains, end this process"
     )
     os.kill(process, signal.SIGCONT)
+    hooks.seconds = None
     assert hooks.ask(tool_call(work) | {"tool_use_id": "c2"}) == PASSED
 
 
@@ -238,11 +240,13 @@ def test_call_is_denied_if_loading_the_policy_takes_too_long(hooks: Hooks, work:
     with sqlite3.connect(hooks.state / "store.db", isolation_level=None) as other:
         other.execute("BEGIN EXCLUSIVE")
         (hooks.home / "commands.yaml").write_text("pwd: []\n")
+        hooks.seconds = 2.0
         assert hooks.ask(tool_call(work)) == denied(
             f"the resident process {process} does not answer: timed out; if the error remains, end this process"
         )
         other.execute("ROLLBACK")
     other.close()
+    hooks.seconds = None
     assert hooks.ask(tool_call(work, command="pwd") | {"tool_use_id": "c2"}) == PASSED
 
 
