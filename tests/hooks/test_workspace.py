@@ -146,6 +146,10 @@ def test_reading_secret_files_needs_approval(person: Path) -> None:
     assert {path for path in READ_ASKS if region(person, path) is not Region.OUTSIDE} == set()
     assert {path for path in READ_INSIDE if region(person, path) is not Region.INSIDE} == set()
     (person / "work/plain.txt").symlink_to(".env")
+    workspace = Workspace(str(person / "work"), person / ".config/guard/hook")
+    for path in (*READ_ASKS, "plain.txt", "~/.ssh/known_hosts", "/etc/x.key", ".docker/config.json", "~/.kube/config"):
+        assert workspace.is_secret(path), path
+    assert {path for path in (*READ_INSIDE, "/etc/passwd", "", "..", "~") if workspace.is_secret(path)} == set()
     assert region(person, "plain.txt") is Region.OUTSIDE
     assert region(person, "plain.txt", writes=True) is Region.OUTSIDE
 
