@@ -19,8 +19,8 @@ _MOST_PARTS: Final = 256  # The maximum number of components of one path, includ
 _MOST_LOOKS: Final = 32_768
 # Clients and git read from these files which programs to start.
 _NAMES: Final = (
-    r"\.(claude(.json|(?!/worktrees/))|codex|copilot|cursor|gemini|github/+(hooks|copilot|lsp.json|mcp.json)|vscode"
-    r"|mcp.json|pdp-hook.yaml|gitconfig|git{})"
+    r"\.(claude(.json|(?!/worktrees/))|codex|copilot|cursor|gemini|github/+(hooks|copilot|lsp.json|mcp.json)"
+    r"|vscode/+(mcp|settings).json|mcp.json|pdp-hook.yaml|gitconfig|git{})"
 )
 _STARTING: Final = re.compile("/" + _NAMES.format("") + "/")
 _NAMED: Final = re.compile(r"(?<![\w.-])(-\w*m)?(pdp|" + _NAMES.format("/+(hooks|config)") + r")(?![\w-])")

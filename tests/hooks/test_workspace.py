@@ -79,7 +79,8 @@ WRITE_GUARD = [
     ".claude/settings.json", ".claude/settings.local.json", ".Claude/settings.json", "~/.claude.json", "~/.claude/x",
     ".codex/hooks.json", ".cursor/hooks.json", ".gemini/settings.json", ".copilot/x", ".github/hooks/x.json",
     ".github//hooks/x", ".mcp.json", ".pdp-hook.yaml", "src/.pdp-hook.yaml", str(Path(pdp.__file__).parent / "pep.py"),
-    ".claude/worktrees/a/.claude/settings.json", "src/../.git/config", "out/../.claude/x", ".vscode/tasks.json",
+    ".claude/worktrees/a/.claude/settings.json", "src/../.git/config", "out/../.claude/x", ".vscode/settings.json",
+    ".vscode/mcp.json",
     ".gitconfig", ".github/copilot/settings.json", ".github/lsp.json", ".github/mcp.json", "\ufeff.git/config",
     *([f"{sys.prefix}/bin/python"] if sys.prefix != sys.base_prefix else []),
 ]  # fmt: skip
@@ -94,7 +95,7 @@ WRITE_ASKS = [
     "ci/Jenkinsfile.release", "appveyor.yml", "cloudbuild.yaml", "buildspec.yml", "zuul.yaml", "netlify.toml",
     ".husky/pre-commit", ".githooks/pre-commit", "githooks/x", ".pre-commit-config.yaml", "lefthook.yml", ".envrc",
     ".env", ".env.local", "sub/.env", ".ENV", "mise.toml",
-    "flake.nix", "shell.nix", "devbox.json", "captainhook.json",
+    "flake.nix", "shell.nix", "devbox.json", "captainhook.json", ".vscode/tasks.json",
     ".tool-versions", ".devcontainer/devcontainer.json",
     ".devcontainer.json", "devfile.yaml", ".idea/workspace.xml", "a.code-workspace", ".zed/tasks.json", ".npmrc",
     ".yarnrc.yml", ".cargo/config.toml", ".venv/bin/bash", "node_modules/.bin/bash", ".gitattributes", ".exrc",
