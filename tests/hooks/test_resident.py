@@ -109,7 +109,7 @@ def test_resident_process_does_not_inherit_the_environment_of_the_client(hooks: 
         pytest.param(
             b'{"hook_event_name": "Stop"}',
             "claude-code: hook_event_name: expected one of PreToolUse, PermissionRequest, PostToolUse,"
-            " PostToolUseFailure but got 'Stop' (run `pdp hook check`)",
+            " PostToolUseFailure, SessionEnd but got 'Stop' (run `pdp hook check`)",
             id="unknown-event",
         ),
     ],
