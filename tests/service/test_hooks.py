@@ -21,8 +21,8 @@ from tests.support.service import ServedApp, running_service, service, tenant_on
 SCOPES = {"files.read": True, "files.write": True, "files.outside": True, "web": True, "shell": True, "delegate": True}
 AGENT = {"sub": "alice", "azp": "agent", "emts": SCOPES, "act": {"sub": "agent:claude-code", "scopes": [*SCOPES]}}
 NO_EVENT = (
-    "claude-code: hook_event_name: expected one of PreToolUse, PermissionRequest, PostToolUse, PostToolUseFailure, SessionEnd but"
-    " got NoneType (run `pdp hook check`)"
+    "claude-code: hook_event_name: expected one of PreToolUse, PermissionRequest, PostToolUse, PostToolUseFailure,"
+    " SessionEnd but got NoneType (run `pdp hook check`)"
 )
 PERSON = {"sub": "alice", "azp": "terminal"}
 
