@@ -228,6 +228,16 @@ async def test_approval_of_a_call_that_the_user_refused_in_the_client_is_withdra
     assert states() == ["withdrawn"] * 4 + ["pending"]
 
 
+async def test_next_question_does_not_withdraw_an_approval_that_the_user_has_granted(desk: Desk) -> None:
+    await desk.bash("make", can_ask=True)
+    approvals = desk.policy.pep.approvals
+    assert approvals is not None
+    approvals.grant(desk.approvals()[0].id, {"sub": "alice", "azp": "terminal"})
+    await desk.bash("make all", "c2", can_ask=True)
+    assert [approval.state for approval in desk.approvals()] == ["granted", "pending"]
+    assert await desk.bash("make", "c3", can_ask=True) == PASS
+
+
 async def test_two_questions_of_a_client_at_a_time_can_both_be_answered_with_yes(desk: Desk) -> None:
     calls = [desk.call("Read", name, file_path=name) for name in (".env", ".env.local", "x.pem")]
     for call in calls:

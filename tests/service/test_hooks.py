@@ -91,6 +91,19 @@ async def test_service_allows_a_granted_command_once(served: ServedApp, cwd: str
     assert (await post(agent, bash(cwd, "make", "c-3"))) != {}
 
 
+async def test_end_of_a_session_withdraws_the_approvals_of_this_caller_and_session_only(
+    served: ServedApp, cwd: str
+) -> None:
+    agent, other = (served.client([Scope.PROPOSE], AGENT) for _ in range(2))
+    for client, session in ((agent, "s-1"), (agent, "s-2"), (other, "s-1")):
+        await post(client, bash(cwd, f"make {session}", f"c-{session}", session_id=session))
+    ended = {"session_id": "s-1", "cwd": cwd, "hook_event_name": "SessionEnd", "reason": "clear"}
+    assert await post(agent, ended) == {}
+    person = served.client([Scope.APPROVE], PERSON)
+    pending = (await person.get("/v1/approvals")).json()["approvals"]
+    assert len({each["id"] for each in pending if each["state"] == "pending"}) == 2
+
+
 async def test_caller_cannot_report_the_result_of_a_command_of_another_caller(served: ServedApp, cwd: str) -> None:
     agent, other = (served.client([Scope.PROPOSE], AGENT) for _ in range(2))
     after = bash(cwd, "git status", "c-1", hook_event_name="PostToolUse", tool_response={})
