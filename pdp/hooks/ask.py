@@ -23,16 +23,14 @@ if sys.version_info >= (3, 12):
 else:
     from _sha256 import sha256
 
-WARM_SECONDS = 5.0  # A call waits at most this many seconds for the resident process to answer.
+WAIT_SECONDS = 50.0  # A call waits at most this many seconds for an answer. Most clients end a hook after 60 s.
 LARGEST = 1024 * 1024  # The maximum size of a client's input in bytes.
 STATE = "state"  # The subfolder of the policy's folder for files that change.
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _RESIDENT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from pdp.hooks.resident import reside; reside()"
 _LOG = "log"
-# A call normally waits up to 50 s for the resident process to start, but less for this client, which ends a hook after
-# 30 s.
-_COLD_SECONDS = {"copilot-cli": 20.0}
+_SHORTER = {"copilot-cli": 20.0}  # This client ends a hook after 30 s.
 _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -44,7 +42,7 @@ def ask() -> None:
     """Write the answer to one call of the client, and end the process."""
     try:
         _signal.signal(_signal.SIGALRM, _out_of_time)
-        _signal.setitimer(_signal.ITIMER_REAL, WARM_SECONDS + 1)
+        _signal.setitimer(_signal.ITIMER_REAL, WAIT_SECONDS + 1)
         code, *outputs = _answer(*sys.argv[1:])
     except BaseException as error:  # noqa: BLE001 - after any error, the call does not run
         kind = "" if isinstance(error, NoAnswerError) else f"{type(error).__name__}: "
@@ -57,6 +55,11 @@ def ask() -> None:
         code = 2
     # The process exits at once, because code that runs at the interpreter's end could change the exit code.
     os._exit(code)
+
+
+def wait_seconds(client: str) -> float:
+    """Return how long a call of this client waits for an answer. It is less than the client's own limit."""
+    return min(WAIT_SECONDS, _SHORTER.get(client, WAIT_SECONDS))
 
 
 def open_folder(path: str, within: int | None = None) -> int:
@@ -106,6 +109,8 @@ def peer(connection: _socket.socket) -> tuple[int, int]:
 
 
 def _answer(client: str, home: str) -> tuple[int, bytes, bytes]:
+    end = time.monotonic() + wait_seconds(client)
+    _signal.setitimer(_signal.ITIMER_REAL, wait_seconds(client) + 1)
     home = os.path.abspath(home)
     folder = open_folder(home)
     policy = policy_digest(folder)
@@ -114,8 +119,8 @@ def _answer(client: str, home: str) -> tuple[int, bytes, bytes]:
     if len(body) > LARGEST:
         raise NoAnswerError(f"the client's input has more than {LARGEST} bytes")
     request = f"{client} {policy} {len(body)}\n".encode() + body
-    if (reply := _reply(request)) is None:
-        reply = _first_reply(client, home, request)
+    if (reply := _reply(request, end)) is None:
+        reply = _first_reply(home, request, end)
     match reply.split(b"\0"):
         case [asked, decided_by, (b"0" | b"2") as code, stdout, stderr, b""] if (code == b"2") == bool(stderr):
             if asked == sha256(request).hexdigest().encode() and decided_by == policy.encode():
@@ -123,10 +128,10 @@ def _answer(client: str, home: str) -> tuple[int, bytes, bytes]:
     raise NoAnswerError("the resident process ended, or its answer is for another call or by another policy; try again")
 
 
-def _reply(request: bytes) -> bytes | None:
-    """Return the reply of the resident process, or None if no process listens."""
+def _reply(request: bytes, end: float) -> bytes | None:
+    """Return the reply of the resident process, or None if no process listens. The reply must begin before `end`."""
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    connection.settimeout(WARM_SECONDS)
+    connection.settimeout(max(end - time.monotonic(), 0.01))
     try:
         connection.connect(socket_name())
     except (FileNotFoundError, ConnectionRefusedError):
@@ -146,28 +151,26 @@ def _reply(request: bytes) -> bytes | None:
     return reply
 
 
-def _first_reply(client: str, home: str, request: bytes) -> bytes:
+def _first_reply(home: str, request: bytes, end: float) -> bytes:
     """Start a resident process, and return its reply. Raise `NoAnswerError` if the process is not ready in time."""
     import pwd  # noqa: PLC0415 - only a first call needs it
     import subprocess  # noqa: PLC0415 - only a first call needs it
 
-    seconds, started = _COLD_SECONDS.get(client, 50.0), None
-    _signal.setitimer(_signal.ITIMER_REAL, seconds + WARM_SECONDS + 1)
-    end = time.monotonic() + seconds
+    started = None
     with open(os.open(_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _OPEN, 0o600), "ab") as log:
         if log.tell() > LARGEST:
             log.truncate(0)
         command = [sys.executable, "-I", "-c", _RESIDENT, _ROOT, home]
         # The resident process does not inherit this client's environment, because it also answers other clients.
         environment = {"HOME": pwd.getpwuid(os.geteuid()).pw_dir, "PATH": os.defpath}
-        while (reply := _reply(request)) is None:
+        while (reply := _reply(request, end)) is None:
             # A new process ends by SIGALRM if another process has the lock. The other process will listen soon, or has
-            # ended.
-            if started is None or started.poll() == -_signal.SIGALRM:
+            # ended. It ends with 0 if it is told to end.
+            if started is None or (started.poll() in (0, -_signal.SIGALRM) and time.monotonic() < end):
                 started = subprocess.Popen(  # noqa: S603 - this interpreter
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
                 )
-            elif started.poll() or time.monotonic() > end:
+            elif started.poll() or time.monotonic() >= end:
                 raise NoAnswerError(f"the resident process is not ready; see {home}/{STATE}/{_LOG}, and try again")
             time.sleep(0.01)
     return reply

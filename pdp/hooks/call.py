@@ -24,11 +24,12 @@ class HookLimitError(PdpError):
 
 
 class Moment(StrEnum):
-    """When a client runs the hook: BEFORE a tool runs, before asking a person for PERMISSION, or AFTER the tool ran."""
+    """When a client runs the hook: BEFORE or AFTER a tool, before asking for PERMISSION, or at the END of a session."""
 
     BEFORE = "before"
     PERMISSION = "permission"
     AFTER = "after"
+    END = "end"
 
 
 class Kind(StrEnum):
@@ -41,7 +42,7 @@ class Kind(StrEnum):
     WEB_SEARCH = "search_web"
     SHELL = "run_command"  # Runs a command line.
     DELEGATE = "delegate_task"  # Starts a sub-agent.
-    PLAN = "plan_work"  # Takes notes or asks the user, and changes nothing.
+    PLAN = "plan_work"  # Takes notes, asks the user, or looks after running tasks.
 
 
 class BuiltIn(NamedTuple):
@@ -55,8 +56,8 @@ class BuiltIn(NamedTuple):
 class HookCall:
     """A tool call as a client describes it. The client's ids are the same BEFORE and AFTER the call, or None.
 
-    `cwd` is an absolute path. `built_in` is None unless the tool belongs to the client itself. `executed` is the tool's
-    result as JSON, AFTER the tool ran; None if the tool `failed`.
+    `cwd` is an absolute path. At the END of a session, `tool` is empty. `built_in` is None unless the tool belongs to
+    the client itself. `executed` is the tool's result as JSON, AFTER the tool ran; None if the tool `failed`.
     """
 
     client: str

@@ -54,6 +54,9 @@ class ClientDialect:
         event, arguments = body.get("hook_event_name"), body.get("tool_input")
         if not isinstance(event, str) or event not in self.events:
             raise self._error("hook_event_name", f"one of {', '.join(self.events)}", event)
+        if self.events[event] is Moment.END:
+            session, cwd = self._text(body, self.session, _ID), self._text(body, "cwd", _PATH)
+            return HookCall(self.name, Moment.END, session, None, "", {}, cwd)
         if not isinstance(arguments, dict):
             raise self._error("tool_input", "an object", arguments)
         moment, failed = self.events[event], event.endswith("Failure")
@@ -90,8 +93,9 @@ class ClientDialect:
 
 
 _PLANS: Final = (
-    "AskUserQuestion", "EnterPlanMode", "ExitPlanMode", "ListAgents", "ReportFindings", "TaskCreate", "TaskGet",
-    "TaskList", "TaskStop", "TaskUpdate", "TodoWrite", "ToolSearch",
+    "AskUserQuestion", "BashOutput", "EnterPlanMode", "ExitPlanMode", "KillShell", "ListAgents", "ListMcpResourcesTool",
+    "ReportFindings", "Skill", "StructuredOutput", "TaskCreate", "TaskGet", "TaskList", "TaskOutput", "TaskStop",
+    "TaskUpdate", "TodoWrite", "ToolSearch", "WaitForMcpServers",
 )  # fmt: skip
 # The origins of MCP servers that the user or the organisation controls. The servers of other origins can be added by a
 # repository.
@@ -128,10 +132,12 @@ CLAUDE_CODE: Final = _ClaudeCode(
     name="claude-code",
     can_ask=True,
     events={"PreToolUse": Moment.BEFORE, "PermissionRequest": Moment.PERMISSION}
-    | dict.fromkeys(("PostToolUse", "PostToolUseFailure"), Moment.AFTER),
+    | dict.fromkeys(("PostToolUse", "PostToolUseFailure"), Moment.AFTER)
+    | {"SessionEnd": Moment.END},
     corrected=("updatedInput", {"hookEventName": "PreToolUse"}),
     built_in={
         "Read": BuiltIn(Kind.READ, ("file_path",)),
+        "LSP": BuiltIn(Kind.READ, ("filePath",)),
         **dict.fromkeys(("Write", "Edit", "MultiEdit"), BuiltIn(Kind.WRITE, ("file_path",))),
         "NotebookEdit": BuiltIn(Kind.WRITE, ("notebook_path",)),
         # A search pattern may be a path that leaves the workspace, so it counts as a path.
@@ -139,7 +145,9 @@ CLAUDE_CODE: Final = _ClaudeCode(
         "Grep": BuiltIn(Kind.SEARCH, ("path",)),
         "WebFetch": BuiltIn(Kind.FETCH, ("url",)),
         "WebSearch": BuiltIn(Kind.WEB_SEARCH, ("query",)),
-        "Bash": BuiltIn(Kind.SHELL, ("command",)),
+        # A resource of an MCP server, like a page, can tell the server what was read before.
+        **dict.fromkeys(("ReadMcpResourceTool", "ReadMcpResourceDirTool"), BuiltIn(Kind.FETCH, ("uri",))),
+        **dict.fromkeys(("Bash", "Monitor"), BuiltIn(Kind.SHELL, ("command",))),
         **dict.fromkeys(("Agent", "Task"), BuiltIn(Kind.DELEGATE)),
         **dict.fromkeys(_PLANS, BuiltIn(Kind.PLAN)),
     },
@@ -151,7 +159,7 @@ def http_body(answer: HookAnswer, moment: Moment) -> dict[str, Any]:
     output = CLAUDE_CODE.write(answer, moment)
     if not output.exit_code:
         return dict(json.loads(output.stdout or "{}"))
-    if moment is Moment.AFTER:
+    if moment in (Moment.AFTER, Moment.END):
         return {"decision": "block", "reason": reason(answer)}
     return {"hookSpecificOutput": _decision("deny", reason(answer))}
 
@@ -174,6 +182,10 @@ class _Codex(ClientDialect):
         return replace(call, arguments={**call.arguments, "workdir": call.cwd}, cwd=folder or call.cwd)
 
 
+_CODEX_PLANS: Final = (
+    "close_agent", "list_mcp_resource_templates", "list_mcp_resources", "request_user_input", "update_plan",
+    "wait_agent",
+)  # fmt: skip
 CODEX: Final = _Codex(
     name="codex",
     events={"PreToolUse": Moment.BEFORE, "PermissionRequest": Moment.PERMISSION, "PostToolUse": Moment.AFTER},
@@ -184,8 +196,9 @@ CODEX: Final = _Codex(
         # The argument is the whole patch, and the patch names its files.
         "apply_patch": BuiltIn(Kind.WRITE, ("command",)),
         "view_image": BuiltIn(Kind.READ, ("path",)),
-        "spawn_agent": BuiltIn(Kind.DELEGATE),
-        **dict.fromkeys(("update_plan", "request_user_input"), BuiltIn(Kind.PLAN)),
+        "read_mcp_resource": BuiltIn(Kind.FETCH, ("uri",)),
+        **dict.fromkeys(("spawn_agent", "send_input", "resume_agent"), BuiltIn(Kind.DELEGATE)),
+        **dict.fromkeys(_CODEX_PLANS, BuiltIn(Kind.PLAN)),
     },
 )
 
@@ -228,7 +241,8 @@ class _Cursor(ClientDialect):
 CURSOR: Final = _Cursor(
     name="cursor",
     events=dict.fromkeys(("preToolUse", "beforeReadFile"), Moment.BEFORE)
-    | dict.fromkeys(("postToolUse", "postToolUseFailure"), Moment.AFTER),
+    | dict.fromkeys(("postToolUse", "postToolUseFailure"), Moment.AFTER)
+    | {"sessionEnd": Moment.END},
     session="conversation_id",
     result="tool_output",
     built_in={
@@ -237,11 +251,15 @@ CURSOR: Final = _Cursor(
         "Grep": BuiltIn(Kind.SEARCH, ("path",)),
         "Shell": BuiltIn(Kind.SHELL, ("command",)),
         "Task": BuiltIn(Kind.DELEGATE),
+        **dict.fromkeys(("AskQuestion", "TodoWrite"), BuiltIn(Kind.PLAN)),
     },
 )
 
 
-_GEMINI_PLANS: Final = ("ask_user", "complete_task", "enter_plan_mode", "exit_plan_mode", "update_topic", "write_todos")
+_GEMINI_PLANS: Final = (
+    "activate_skill", "ask_user", "complete_task", "enter_plan_mode", "exit_plan_mode", "list_mcp_resources",
+    "update_topic", "write_todos",
+)  # fmt: skip
 
 
 class _GeminiCli(ClientDialect):
@@ -260,7 +278,7 @@ class _GeminiCli(ClientDialect):
 
 GEMINI_CLI: Final = _GeminiCli(
     name="gemini-cli",
-    events={"BeforeTool": Moment.BEFORE, "AfterTool": Moment.AFTER},
+    events={"BeforeTool": Moment.BEFORE, "AfterTool": Moment.AFTER, "SessionEnd": Moment.END},
     call=None,
     corrected=("tool_input", {"hookEventName": "BeforeTool"}),
     built_in={
@@ -268,6 +286,7 @@ GEMINI_CLI: Final = _GeminiCli(
         **dict.fromkeys(("write_file", "replace"), BuiltIn(Kind.WRITE, ("file_path",))),
         **dict.fromkeys(("list_directory", "grep_search"), BuiltIn(Kind.SEARCH, ("dir_path",))),
         "glob": BuiltIn(Kind.SEARCH, ("dir_path", "pattern")),
+        "read_mcp_resource": BuiltIn(Kind.FETCH, ("uri",)),
         "google_web_search": BuiltIn(Kind.WEB_SEARCH, ("query",)),
         "run_shell_command": BuiltIn(Kind.SHELL, ("command",)),
         "invoke_agent": BuiltIn(Kind.DELEGATE),
@@ -297,9 +316,15 @@ class _CopilotCli(ClientDialect):
         return output
 
 
+_COPILOT_PLANS: Final = (
+    "TodoWrite", "ask_user", "exit_plan_mode", "list_agents", "list_bash", "read_agent", "read_bash", "report_intent",
+    "skill", "stop_bash", "task_complete",
+)  # fmt: skip
 COPILOT_CLI: Final = _CopilotCli(
     name="copilot-cli",
-    events={"PreToolUse": Moment.BEFORE, "PostToolUse": Moment.AFTER, "PostToolUseFailure": Moment.AFTER},
+    events={"PreToolUse": Moment.BEFORE}
+    | dict.fromkeys(("PostToolUse", "PostToolUseFailure"), Moment.AFTER)
+    | {"SessionEnd": Moment.END},
     call=None,
     result="tool_result",
     corrected=("updatedInput", {"hookEventName": "PreToolUse"}),
@@ -311,7 +336,7 @@ COPILOT_CLI: Final = _CopilotCli(
         "WebFetch": BuiltIn(Kind.FETCH, ("url",)),
         "Bash": BuiltIn(Kind.SHELL, ("command",)),
         "Agent": BuiltIn(Kind.DELEGATE),
-        **dict.fromkeys(("TodoWrite", "report_intent"), BuiltIn(Kind.PLAN)),
+        **dict.fromkeys(_COPILOT_PLANS, BuiltIn(Kind.PLAN)),
     },
 )
 

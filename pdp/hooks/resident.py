@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from pdp.errors import PdpError, UsageError
-from pdp.hooks.ask import LARGEST, STATE, WARM_SECONDS, open_folder, peer, socket_name
+from pdp.hooks.ask import LARGEST, STATE, WAIT_SECONDS, open_folder, peer, socket_name, wait_seconds
 from pdp.hooks.call import Behaviour, HookAnswer, Moment, Output
 from pdp.hooks.decide import answer
 from pdp.hooks.dialects import DIALECTS
@@ -26,6 +26,8 @@ from pdp.json import JsonValueError, parse_json
 
 IDLE_SECONDS: Final = 30 * 60.0
 _ROUND_SECONDS: Final = 30.0  # The process checks every 30 s whether it is still needed.
+
+_CLOSING_SECONDS: Final = 5.0  # An ending process waits this long for open calls.
 
 _log = logging.getLogger("pdp.hooks")
 
@@ -58,14 +60,14 @@ class Resident:
                     break
         server.close()
         if calls := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(calls, timeout=WARM_SECONDS)
+            await asyncio.wait(calls, timeout=_CLOSING_SECONDS)
         self._owned.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._asked = time.monotonic()
         # There is no answer to a client that has disconnected or sent an unreadable request.
         with suppress(OSError, EOFError, TimeoutError, ValueError):
-            async with asyncio.timeout(2 * WARM_SECONDS):
+            async with asyncio.timeout(WAIT_SECONDS + _CLOSING_SECONDS):
                 if peer(writer.get_extra_info("socket"))[0] == os.geteuid():
                     head = await reader.readline()
                     client, digest, length = head.decode().split(" ")
@@ -83,7 +85,7 @@ class Resident:
         try:
             call = dialect.read(parse_json(body))
             moment = call.moment
-            async with asyncio.timeout(WARM_SECONDS - 0.5):
+            async with asyncio.timeout(wait_seconds(client) - 0.5):
                 given = await answer(call, self._policy(digest), can_ask=dialect.can_ask)
         except Exception as error:  # noqa: BLE001 - any failure denies this call only
             if not isinstance(error, PdpError | JsonValueError | TimeoutError):
@@ -95,7 +97,7 @@ class Resident:
     def _policy(self, digest: str) -> HookPolicy:
         if self._loaded is None or self._loaded.digest != digest:
             # The old policy is closed later, because it may still be deciding calls.
-            asyncio.get_running_loop().call_later(2 * WARM_SECONDS, self._owned.close)
+            asyncio.get_running_loop().call_later(WAIT_SECONDS + _CLOSING_SECONDS, self._owned.close)
             self._loaded, self._owned = None, ExitStack()
             self._loaded = open_policy(self._home, self._owned)
         if self._loaded.digest != digest:

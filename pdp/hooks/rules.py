@@ -34,11 +34,15 @@ _WILD: Final = {"**/": "([^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 class HookRule(NamedTuple):
-    """A pattern for a call's names, reads or writes, as `about` says. All matching paths begin with `start`."""
+    """A pattern for a call's names, reads or writes, as `about` says. All matching paths begin with `start`.
+
+    `place` is where the rule is written.
+    """
 
     about: str
     pattern: re.Pattern[str]
     start: str = ""
+    place: str = ""
 
     def matches(self, targets: Mapping[str, Collection[str]]) -> bool:
         """Return whether the rule matches one of a call's names or `folded` paths."""
@@ -107,5 +111,12 @@ def repository_rules(folders: Iterable[Path], entries: Collection[str], programs
             stated = RepositoryRules.model_validate(document.value, context=(entries, programs, file.parent))
         except ValidationError as error:
             raise FileFaultsError(faults_of(error, document, RepositoryRules)) from None
-        rules = rules.model_copy(update={name: (*getattr(rules, name), *members) for name, members in stated})
+        placed = {
+            name: [
+                rule._replace(place=str(document.place((name, at)))) for at, rule in enumerate(getattr(stated, name))
+            ]
+            for name in ("deny", "hold")
+        }
+        added = {**dict(stated), **placed}
+        rules = rules.model_copy(update={name: (*getattr(rules, name), *added[name]) for name in added})
     return rules

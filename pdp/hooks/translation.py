@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from pdp.hooks.call import HookCall, HookLimitError, Kind
@@ -33,13 +34,17 @@ class Touched(NamedTuple):
 
 
 class Translated(NamedTuple):
-    """A proposal for a call. `target` is the path, URL or command, for a person to read. `markings` classify it."""
+    """A proposal for a call. `target` is the path, URL or command, for a person to read. `markings` classify it.
+
+    `place` is the file and line of the rule by which the proposal is for this tool, if there is such a rule.
+    """
 
     tool: str
     arguments: dict[str, Any]
     target: str
     markings: tuple[str, ...] = ()
     touched: Touched = Touched()
+    place: str = ""
 
 
 def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Collection[str]]) -> Translated:
@@ -87,23 +92,36 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
     return as_entry(call, tool, target, *markings)._replace(touched=touched)
 
 
+def acting(call: HookCall) -> HookCall:
+    """Return a call without the model's description of a command, which has no effect."""
+    is_described = call.built_in is not None and call.built_in.kind is Kind.SHELL
+    if not is_described or not isinstance(call.arguments.get(_DESCRIPTION), str):
+        return call
+    return replace(call, arguments={name: call.arguments[name] for name in call.arguments if name != _DESCRIPTION})
+
+
 def as_entry(call: HookCall, tool: str, target: str | None, *markings: str) -> Translated:
     """Return a proposal for the manifest tool `tool` that contains the client's call."""
     return Translated(tool, {"tool": call.tool, "input": call.arguments, "target": target}, target or "", markings)
 
 
 def shown(call: HookCall, translated: Translated, workspace: Workspace) -> str:
-    """Return the text that a person approves: tool, target, other arguments, and the folder if it is not the root."""
-    kind, names = call.built_in or (None, ())
-    names = (*names, _DESCRIPTION) if kind is Kind.SHELL else names
-    rest = {name: call.arguments[name] for name in call.arguments if name not in names}
+    """Return the text that a person approves: tool, target, other arguments, and the folder if it is not the root.
+
+    The text ends with the model's description of a command.
+    """
+    names = call.built_in.arguments if call.built_in is not None else ()
+    arguments = acting(call).arguments
+    rest = {name: arguments[name] for name in arguments if name not in names}
     # Short arguments are shown first, so that a long one cannot push the others out of the text.
     rest = dict(sorted(rest.items(), key=lambda item: len(str(item[1]))))
     text = f"{translated.tool}: {_whole(translated.target, 2_000)}"
     text += f" with {_whole(json.dumps(rest, ensure_ascii=False), 1_000)}" if rest else ""
     # A call through the service comes from another machine, so the policy and the call share no folder.
     where = "a folder that is not shared" if call.cwd.startswith(os.devnull) else _whole(call.cwd, 200)
-    return text + (f" in {where}" if call.cwd != str(workspace.root) else "")
+    text += f" in {where}" if call.cwd != str(workspace.root) else ""
+    said = call.arguments[_DESCRIPTION] if arguments is not call.arguments else ""
+    return text + (f" (the agent says: {json.dumps(_whole(said, 200), ensure_ascii=False)})" if said else "")
 
 
 def _whole(text: str, most: int) -> str:

@@ -19,8 +19,8 @@ _MOST_PARTS: Final = 256  # The maximum number of components of one path, includ
 _MOST_LOOKS: Final = 32_768
 # Clients and git read from these files which programs to start.
 _NAMES: Final = (
-    r"\.(claude(.json|(?!/worktrees/))|codex|copilot|cursor|gemini|github/+(hooks|copilot|lsp.json|mcp.json)|vscode"
-    r"|mcp.json|pdp-hook.yaml|gitconfig|git{})"
+    r"\.(claude(.json|(?!/worktrees/))|codex|copilot|cursor|gemini|github/+(hooks|copilot|lsp.json|mcp.json)"
+    r"|vscode/+(mcp|settings).json|mcp.json|pdp-hook.yaml|gitconfig|git{})"
 )
 _STARTING: Final = re.compile("/" + _NAMES.format("") + "/")
 _NAMED: Final = re.compile(r"(?<![\w.-])(-\w*m)?(pdp|" + _NAMES.format("/+(hooks|config)") + r")(?![\w-])")
@@ -40,7 +40,7 @@ _STARTED: Final = re.compile(
     r"|sublime-project)|husky|git-?hooks)/"
 )
 _SECRET: Final = re.compile(
-    r"/(\.(ssh|aws|gnupg|kube)/|(\.(env(?!\.(example|sample|template|dist|defaults?)/)[^/]*|netrc|pgpass|npmrc|pypirc"
+    r"/(\.(ssh|aws|gnupg|kube|docker/config.json)/|(\.(env(?!\.(example|sample|template|dist|defaults?)/)[^/]*|netrc|pgpass|npmrc|pypirc"
     r"|git-credentials|htpasswd|dockercfg|vault-token|yarnrc[^/]*)|id_(rsa|dsa|ecdsa|ed25519)[^/.]*|credentials(\.(json|ya?ml|toml|ini))?"
     r"|[^/]+\.(env|pem|key|p12|pfx|jks|keystore|kdbx|tfvars|tfstate|ppk|ovpn)|kubeconfig[^/]*|secrets?\.(json|ya?ml|toml|ini)"
     r"|[^/]*service[-_]?account[^/]*\.json)/$)"
@@ -89,9 +89,16 @@ class Workspace:
             is_written = writes and (_STARTING.search(each) or each.startswith(_INSTALLED))
             if each.startswith(self._policies) or is_above or is_written:
                 return Region.GUARD
-            inner = f"/{each.removeprefix(folded(str(self.root))).removeprefix(folded(self._cwd))}"
+            inner = self._inner(each)
             is_inside &= not ((_HIDDEN.search(inner) or _STARTED.search(inner)) if writes else _SECRET.search(inner))
         return Region.INSIDE if is_inside else Region.OUTSIDE
+
+    def is_secret(self, path: str) -> bool:
+        """Return whether a path, or the target of a link, is named like a file with secrets: `.env`, `*.pem`, `.ssh/x`.
+
+        The path may be inside or outside of the workspace. Raises `HookLimitError`.
+        """
+        return any(_SECRET.search(self._inner(each)) for each in self.names(path))
 
     def words(self, line: str) -> set[str]:
         """Return the words of a command line as written, before a shell expands them."""
@@ -135,6 +142,10 @@ class Workspace:
         plain = Path(os.path.normpath(self.folders[0] / os.path.expanduser(path)))  # noqa: PTH111 - without errors
         link = f"{os.path.realpath(plain.parent)}/{plain.name}"
         return set(map(folded, (*self.readings(path), str(plain), link)))
+
+    def _inner(self, path: str) -> str:
+        """Return a `folded` path from the folder of the workspace, or unchanged if it is elsewhere."""
+        return f"/{path.removeprefix(folded(str(self.root))).removeprefix(folded(self._cwd))}"
 
     def _spend(self, *paths: str) -> None:
         parts = [path.count("/") for path in paths]

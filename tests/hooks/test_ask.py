@@ -111,7 +111,7 @@ def test_hook_call_is_denied_if_the_answer_of_the_resident_process_does_not_end(
         held.wait()
         return b""
 
-    held = threading.Event()
+    held, hooks.seconds = threading.Event(), 2.0
     with listening(hooks, drip):
         given = hooks.ask(b"{}")
         held.set()
@@ -215,6 +215,7 @@ def test_policy_digest_covers_names_and_contents_of_files(tmp_path: Path) -> Non
 
 
 def test_client_that_never_ends_its_input_gets_a_denial(hooks: Hooks) -> None:
+    hooks.seconds = 2.0
     with hooks.start() as asking:
         assert asking.stdin is not None
         asking.stdin.write(b"{")

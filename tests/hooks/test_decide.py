@@ -27,9 +27,6 @@ GUARDED = HookAnswer(
     "this call touches the policy of `pdp hook`, or files that determine which programs start; ask the user to "
     "make the change",
 )
-DENIED_THERE = HookAnswer(
-    Behaviour.DENY, "the rules in .pdp-hook.yaml of this repository deny this call; the user can change the rules"
-)
 UNBEGUN = HookAnswer(Behaviour.DENY, "this call was never allowed")
 TOOLS = {
     "Bash": BuiltIn(Kind.SHELL, ("command",)),
@@ -54,6 +51,12 @@ class Desk:
             (self.home / name).write_text(text)
         self.policy: HookPolicy = open_policy(self.home, owned)
 
+    def change(self, name: str, old: str | None, new: str) -> None:
+        """Replace `old` in a file of the policy; None stands for the end of the file."""
+        file = self.home / name
+        text = file.read_text()
+        file.write_text(text + new if old is None else text.replace(old, new))
+
     def call(self, tool: str, call_id: str | None = "c1", moment: Moment = Moment.BEFORE, **arguments: Any) -> HookCall:
         return HookCall("claude-code", moment, "s1", call_id, tool, arguments, str(self.cwd), TOOLS.get(tool))
 
@@ -65,6 +68,13 @@ class Desk:
 
     def restrict(self, rules: str) -> None:
         (self.cwd / ".pdp-hook.yaml").write_text(rules)
+
+    def denied_there(self, place: str = "1:8") -> HookAnswer:
+        """Return the expected answer to a call that a rule of the repository denies."""
+        rule = f"{self.cwd}/.pdp-hook.yaml:{place}"
+        return HookAnswer(
+            Behaviour.DENY, f"the rule at {rule} of this repository denies this call; the user can change the rule"
+        )
 
     def approvals(self) -> list[Approval]:
         assert self.policy.pep.approvals is not None
@@ -195,12 +205,59 @@ async def test_held_call_runs_after_the_user_says_yes_in_the_client(desk: Desk) 
     assert again == desk.held("run_command: make", asks=True)
 
 
-async def test_approval_remains_pending_if_the_user_says_no_in_the_client(desk: Desk) -> None:
+async def test_approval_of_a_call_that_the_user_refused_in_the_client_is_withdrawn(desk: Desk) -> None:
+    def states() -> list[str]:
+        return [approval.state.value for approval in desk.approvals()]
+
     await desk.bash("make", can_ask=True)
-    (approval,) = desk.approvals()
     # The result of another call does not show how the user answered the question about this call.
     assert await desk.after(desk.call("Bash", "c2", command="make all")) == UNBEGUN
-    assert desk.approvals() == [approval]
+    assert states() == ["pending"]
+    await answer(desk.call("Read", "c3", file_path=".env"), desk.policy, can_ask=True)
+    await desk.bash("make", "c4", can_ask=True)
+    assert states() == ["pending", "pending"]
+    # The next question about the same tool replaces the question.
+    await desk.bash("make all", "c5", can_ask=True)
+    await desk.bash("make install", "c6")
+    assert states() == ["withdrawn", "pending", "pending", "pending"]
+
+    other = replace(desk.call("Bash", "c7", command="make other"), session_id="s2")
+    await answer(other, desk.policy, can_ask=True)
+    ended = HookCall("claude-code", Moment.END, "s1", None, "", {}, str(desk.cwd))
+    assert await answer(ended, desk.policy) == PASS
+    assert states() == ["withdrawn"] * 4 + ["pending"]
+
+
+async def test_next_question_does_not_withdraw_an_approval_that_the_user_has_granted(desk: Desk) -> None:
+    await desk.bash("make", can_ask=True)
+    approvals = desk.policy.pep.approvals
+    assert approvals is not None
+    approvals.grant(desk.approvals()[0].id, {"sub": "alice", "azp": "terminal"})
+    await desk.bash("make all", "c2", can_ask=True)
+    assert [approval.state for approval in desk.approvals()] == ["granted", "pending"]
+    assert await desk.bash("make", "c3", can_ask=True) == PASS
+
+
+async def test_two_questions_of_a_client_at_a_time_can_both_be_answered_with_yes(desk: Desk) -> None:
+    calls = [desk.call("Read", name, file_path=name) for name in (".env", ".env.local", "x.pem")]
+    for call in calls:
+        assert (await answer(call, desk.policy, can_ask=True)).behaviour is Behaviour.ASK
+    assert [await desk.after(call) for call in calls] == [PASS] * 3
+    assert sorted(approval.state for approval in desk.approvals()) == ["consumed"] * 3 + ["withdrawn"] * 2
+
+
+@pytest.mark.process
+async def test_grant_of_a_command_does_not_depend_on_its_description(desk: Desk) -> None:
+    def call(call_id: str, **changes: Any) -> HookCall:
+        return desk.call("Bash", call_id, command="make", **{"timeout": 9, "description": "Run the tests", **changes})
+
+    held = await answer(call("c1"), desk.policy)
+    assert held == desk.held('run_command: make with {"timeout": 9} (the agent says: "Run the tests")')
+    assert desk.as_told(held).code == 0
+    for change in ({"timeout": 10}, {"run_in_background": True}, {"dangerouslyDisableSandbox": True}):
+        assert (await answer(call("c2", **change), desk.policy)).behaviour is Behaviour.DENY
+    assert await answer(call("c3", description="Run tests"), desk.policy) == PASS
+    assert await desk.after(call("c3", description="Run tests")) == PASS
 
 
 async def test_yes_of_the_user_in_the_client_is_ignored_after_a_denial_in_the_terminal(desk: Desk) -> None:
@@ -329,13 +386,19 @@ async def test_calls_on_guarded_files_are_denied(desk: Desk) -> None:
     assert {event[3] for event in desk.events()} == {"DENY"}
 
 
-async def test_denial_of_an_undeclared_tool_names_the_manifest(desk: Desk) -> None:
-    assert await answer(desk.call("mcp__x__y", a=1), desk.policy) == HookAnswer(
-        Behaviour.DENY,
-        f"INVALID_TOOL_NAME: 'mcp__x__y' is not a tool of manifest 2026.11.0; a person can declare the tool in "
-        f"{desk.home}"
-        "/manifest.yaml",
-    )
+async def test_denial_of_an_undeclared_tool_names_the_lines_that_declare_it(desk: Desk) -> None:
+    given = await answer(desk.call("mcp__x__y", a=1), desk.policy)
+    message = "INVALID_TOOL_NAME: 'mcp__x__y' is not a tool of manifest 2026.11.0; a person can declare the tool "
+    assert (given.behaviour, given.message[: len(message)]) == (Behaviour.DENY, message)
+    match = re.search("`(.+)` below (.+):15:1, and `(.+)` at the end of (.+)", given.message)
+    assert match is not None
+    assert (match[2], match[4]) == (f"{desk.home}/manifest.yaml", f"{desk.home}/governance.yaml")
+    desk.change("manifest.yaml", "\ntools:\n", f"\ntools:\n{match[1]}\n")
+    desk.change("governance.yaml", None, f"{match[3]}\n")
+    with ExitStack() as owned:
+        desk.policy = open_policy(desk.home, owned)
+        held = await answer(desk.call("mcp__x__y", "c2", a=1), desk.policy)
+        assert held == desk.held('mcp__x__y: mcp__x__y with {"a": 1}')
 
 
 PAY = """tools:
@@ -381,8 +444,8 @@ class TestRepository:
 
     async def test_repository_file_can_deny_calls_of_a_manifest_entry(self, desk: Desk) -> None:
         desk.restrict("deny: [write_file]\n")
-        assert await answer(desk.call("Write", file_path="a"), desk.policy) == DENIED_THERE
-        assert await answer(desk.call("Write", file_path="/etc/passwd"), desk.policy) == DENIED_THERE
+        assert await answer(desk.call("Write", file_path="a"), desk.policy) == desk.denied_there()
+        assert await answer(desk.call("Write", file_path="/etc/passwd"), desk.policy) == desk.denied_there()
         assert await answer(desk.call("Read", file_path="a"), desk.policy) == PASS
         assert desk.approvals() == []
 
@@ -401,7 +464,7 @@ class TestRepository:
         desk.restrict("hold: [write_file]\n")
         given = await answer(desk.call("Write", file_path="a"), desk.policy)
         assert given.message.startswith("POLICY_VIOLATION: DENY: scopes.missing: ")
-        assert given.message.endswith(f" (policy: {desk.home})")
+        assert given.message.endswith(f" (a person can change the policy at {desk.home}/session.yaml:2:1)")
         assert desk.approvals() == []
 
     async def test_repository_file_can_remove_a_program_from_the_command_list(self, desk: Desk) -> None:
@@ -414,7 +477,7 @@ class TestRepository:
         self, desk_with: Callable[..., Desk], rule: str
     ) -> None:
         desk = desk_with(manifest=("tools:\n", PAY))
-        for place, expected in (("deny", DENIED_THERE), ("hold", None)):
+        for place, expected in (("deny", desk.denied_there()), ("hold", None)):
             desk.restrict(f"{place}: ['{rule}']\n")
             for tool in ("mcp__x__pay", "project.mcp__x__pay"):
                 given = await answer(desk.call(tool, place + tool, amount=1), desk.policy)
@@ -447,7 +510,8 @@ class TestRepository:
             desk.call("Grep", path="a.lock", pattern="x"),
         ]
         for call in (*read, *write, *shell, *search):
-            assert await answer(call, desk.policy, can_ask=True) == DENIED_THERE, call
+            given = await answer(call, desk.policy, can_ask=True)
+            assert given in map(desk.denied_there, ("1:8", "1:24", "1:40")), call
         assert await answer(desk.call("Write", "c2", file_path="a.lock"), desk.policy) == PASS
         assert await answer(desk.call("Read", "c3", file_path="src/a.py"), desk.policy) == PASS
         assert await answer(desk.call("Write", "c4", file_path="notes.txt"), desk.policy) == desk.held(

@@ -31,11 +31,12 @@ async def test_claude_code_asks_its_user_about_a_held_call(tmp_path: Path) -> No
         return PermissionResultAllow() if "log" in asked[-1] else PermissionResultDeny(message="no")
 
     write, refused = ToolUse("Bash", {"command": "echo once >> log"}), ToolUse("Bash", {"command": "echo >> other"})
-    with hooks_in(tmp_path) as hooks, model([[write], [refused], [write]]) as (url, results):
+    last = ToolUse("Bash", {"command": "echo >> last"})
+    with hooks_in(tmp_path) as hooks, model([[write], [refused], [write], [last]]) as (url, results):
         hooks.ask(tool_call(work))
         line = f"{sys.executable} -I -S {ask.__file__} claude-code {hooks.home} || exit 2"
         entry = [{"matcher": "*", "hooks": [{"type": "command", "command": line}]}]
-        events = ("PreToolUse", "PermissionRequest", "PostToolUse")
+        events = ("PreToolUse", "PermissionRequest", "PostToolUse", "SessionEnd")
         options = ClaudeAgentOptions(
             cwd=work,
             can_use_tool=answered,
@@ -52,11 +53,12 @@ async def test_claude_code_asks_its_user_about_a_held_call(tmp_path: Path) -> No
             await client.query("work")
             async for _ in client.receive_response():
                 pass
-        assert asked == ["echo once >> log", "echo >> other", "echo once >> log"]
-        assert [result.is_error for result in results()] == [False, True, False]
+        assert asked == ["echo once >> log", "echo >> other", "echo once >> log", "echo >> last"]
+        assert [result.is_error for result in results()] == [False, True, False, True]
         assert (work / "log").read_text() == "once\nonce\n"
         assert not (work / "other").exists()
         shown = pdp_process("approvals", "list", "--all", "--json", PDP_PROJECT=str(hooks.home / "pdp.yaml"))
         states = [(each["state"], [grant["sub"] for grant in each["grants"]]) for each in json.loads(shown.out)]
-        assert states == [("consumed", ["alice"]), ("pending", []), ("consumed", ["alice"])]
+        # The second approval is withdrawn by the next question, the last one by the end of the session.
+        assert states == [("consumed", ["alice"]), ("withdrawn", []), ("consumed", ["alice"]), ("withdrawn", [])]
         assert pdp_process("audit", "verify", PDP_PROJECT=str(hooks.home / "pdp.yaml")).code == 0

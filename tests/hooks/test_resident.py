@@ -109,7 +109,7 @@ def test_resident_process_does_not_inherit_the_environment_of_the_client(hooks: 
         pytest.param(
             b'{"hook_event_name": "Stop"}',
             "claude-code: hook_event_name: expected one of PreToolUse, PermissionRequest, PostToolUse,"
-            " PostToolUseFailure but got 'Stop' (run `pdp hook check`)",
+            " PostToolUseFailure, SessionEnd but got 'Stop' (run `pdp hook check`)",
             id="unknown-event",
         ),
     ],
@@ -162,10 +162,12 @@ def test_call_is_denied_if_the_resident_process_hangs(hooks: Hooks, work: Path) 
     hooks.ask(tool_call(work))
     (process,) = hooks.residents()
     os.kill(process, signal.SIGSTOP)
+    hooks.seconds = 3.0
     assert hooks.ask(tool_call(work)) == denied(
         f"the resident process {process} does not answer: timed out; if the error remains, end this process"
     )
     os.kill(process, signal.SIGCONT)
+    hooks.seconds = None
     assert hooks.ask(tool_call(work) | {"tool_use_id": "c2"}) == PASSED
 
 
@@ -238,11 +240,13 @@ def test_call_is_denied_if_loading_the_policy_takes_too_long(hooks: Hooks, work:
     with sqlite3.connect(hooks.state / "store.db", isolation_level=None) as other:
         other.execute("BEGIN EXCLUSIVE")
         (hooks.home / "commands.yaml").write_text("pwd: []\n")
+        hooks.seconds = 2.0
         assert hooks.ask(tool_call(work)) == denied(
             f"the resident process {process} does not answer: timed out; if the error remains, end this process"
         )
         other.execute("ROLLBACK")
     other.close()
+    hooks.seconds = None
     assert hooks.ask(tool_call(work, command="pwd") | {"tool_use_id": "c2"}) == PASSED
 
 

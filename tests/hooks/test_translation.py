@@ -189,7 +189,7 @@ def test_repository_rules_are_applied_to_all_paths_of_a_call(
         ({"command": "make"}, "run_command: make"),
         ({"command": "a\nrm -r b\t\x1b[2J\u202eecho"}, "run_command: a\\nrm -r b\\t\\x1b[2J\\u202eecho"),
         ({"command": "a\u3164\u2800b"}, "run_command: a\\u3164\\u2800b"),
-        ({"command": "make", "description": "harmless"}, "run_command: make"),
+        ({"command": "make", "description": 'a "b"\n'}, 'run_command: make (the agent says: "a \\"b\\"\\\\n")'),
         (
             {"command": "make", "timeout": 9, "dangerouslyDisableSandbox": True, "workdir": "/x"},
             'run_command: make with {"timeout": 9, "workdir": "/x", "dangerouslyDisableSandbox": true}',
@@ -208,7 +208,8 @@ def test_user_sees_the_whole_command_and_its_arguments(work: Path, arguments: di
     call = HookCall("claude-code", Moment.BEFORE, "s1", "c1", "Bash", arguments, str(work), built_in)
     done, workspace = translated(work, built_in, arguments), Workspace(str(work), work.parent / ".config/hook")
     assert shown(call, done, workspace) == text
-    assert shown(replace(call, cwd=str(work / "src")), done, workspace) == f"{text} in {work}/src"
+    what, sep, said = text.partition(" (the agent")
+    assert shown(replace(call, cwd=str(work / "src")), done, workspace) == f"{what} in {work}/src{sep}{said}"
 
 
 PATCHES = {

@@ -79,7 +79,8 @@ WRITE_GUARD = [
     ".claude/settings.json", ".claude/settings.local.json", ".Claude/settings.json", "~/.claude.json", "~/.claude/x",
     ".codex/hooks.json", ".cursor/hooks.json", ".gemini/settings.json", ".copilot/x", ".github/hooks/x.json",
     ".github//hooks/x", ".mcp.json", ".pdp-hook.yaml", "src/.pdp-hook.yaml", str(Path(pdp.__file__).parent / "pep.py"),
-    ".claude/worktrees/a/.claude/settings.json", "src/../.git/config", "out/../.claude/x", ".vscode/tasks.json",
+    ".claude/worktrees/a/.claude/settings.json", "src/../.git/config", "out/../.claude/x", ".vscode/settings.json",
+    ".vscode/mcp.json",
     ".gitconfig", ".github/copilot/settings.json", ".github/lsp.json", ".github/mcp.json", "\ufeff.git/config",
     *([f"{sys.prefix}/bin/python"] if sys.prefix != sys.base_prefix else []),
 ]  # fmt: skip
@@ -94,7 +95,7 @@ WRITE_ASKS = [
     "ci/Jenkinsfile.release", "appveyor.yml", "cloudbuild.yaml", "buildspec.yml", "zuul.yaml", "netlify.toml",
     ".husky/pre-commit", ".githooks/pre-commit", "githooks/x", ".pre-commit-config.yaml", "lefthook.yml", ".envrc",
     ".env", ".env.local", "sub/.env", ".ENV", "mise.toml",
-    "flake.nix", "shell.nix", "devbox.json", "captainhook.json",
+    "flake.nix", "shell.nix", "devbox.json", "captainhook.json", ".vscode/tasks.json",
     ".tool-versions", ".devcontainer/devcontainer.json",
     ".devcontainer.json", "devfile.yaml", ".idea/workspace.xml", "a.code-workspace", ".zed/tasks.json", ".npmrc",
     ".yarnrc.yml", ".cargo/config.toml", ".venv/bin/bash", "node_modules/.bin/bash", ".gitattributes", ".exrc",
@@ -146,6 +147,10 @@ def test_reading_secret_files_needs_approval(person: Path) -> None:
     assert {path for path in READ_ASKS if region(person, path) is not Region.OUTSIDE} == set()
     assert {path for path in READ_INSIDE if region(person, path) is not Region.INSIDE} == set()
     (person / "work/plain.txt").symlink_to(".env")
+    workspace = Workspace(str(person / "work"), person / ".config/guard/hook")
+    for path in (*READ_ASKS, "plain.txt", "~/.ssh/known_hosts", "/etc/x.key", ".docker/config.json", "~/.kube/config"):
+        assert workspace.is_secret(path), path
+    assert {path for path in (*READ_INSIDE, "/etc/passwd", "", "..", "~") if workspace.is_secret(path)} == set()
     assert region(person, "plain.txt") is Region.OUTSIDE
     assert region(person, "plain.txt", writes=True) is Region.OUTSIDE
 

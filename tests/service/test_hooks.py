@@ -21,8 +21,8 @@ from tests.support.service import ServedApp, running_service, service, tenant_on
 SCOPES = {"files.read": True, "files.write": True, "files.outside": True, "web": True, "shell": True, "delegate": True}
 AGENT = {"sub": "alice", "azp": "agent", "emts": SCOPES, "act": {"sub": "agent:claude-code", "scopes": [*SCOPES]}}
 NO_EVENT = (
-    "claude-code: hook_event_name: expected one of PreToolUse, PermissionRequest, PostToolUse, PostToolUseFailure but"
-    " got NoneType (run `pdp hook check`)"
+    "claude-code: hook_event_name: expected one of PreToolUse, PermissionRequest, PostToolUse, PostToolUseFailure,"
+    " SessionEnd but got NoneType (run `pdp hook check`)"
 )
 PERSON = {"sub": "alice", "azp": "terminal"}
 
@@ -89,6 +89,19 @@ async def test_service_allows_a_granted_command_once(served: ServedApp, cwd: str
     assert (await person.post(f"/v1/approvals/{approval['id']}/grant", json={})).status_code == 200
     assert await post(agent, bash(cwd, "make", "c-2")) == {}
     assert (await post(agent, bash(cwd, "make", "c-3"))) != {}
+
+
+async def test_end_of_a_session_withdraws_the_approvals_of_this_caller_and_session_only(
+    served: ServedApp, cwd: str
+) -> None:
+    agent, other = (served.client([Scope.PROPOSE], AGENT) for _ in range(2))
+    for client, session in ((agent, "s-1"), (agent, "s-2"), (other, "s-1")):
+        await post(client, bash(cwd, f"make {session}", f"c-{session}", session_id=session))
+    ended = {"session_id": "s-1", "cwd": cwd, "hook_event_name": "SessionEnd", "reason": "clear"}
+    assert await post(agent, ended) == {}
+    person = served.client([Scope.APPROVE], PERSON)
+    pending = (await person.get("/v1/approvals")).json()["approvals"]
+    assert len({each["id"] for each in pending if each["state"] == "pending"}) == 2
 
 
 async def test_caller_cannot_report_the_result_of_a_command_of_another_caller(served: ServedApp, cwd: str) -> None:

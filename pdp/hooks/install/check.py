@@ -83,7 +83,7 @@ def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901, PLR091
             elif without_ours(entry, client) != entry:
                 message, hint = _difference(client, entry, expected, home)
                 yield gap(name, f"{event}: {message}", hint)
-            elif client.events.get(event, Moment.AFTER) is not Moment.AFTER:
+            elif client.events.get(event) in (Moment.BEFORE, Moment.PERMISSION):
                 yield gap(name, f"{event}: another hook may change the call after ours: {shown}", "remove it")
     variables = dict(os.environ)
     for place, name in ((place, name) for place, env in envs.items() for name in env):
@@ -168,7 +168,7 @@ def _probes(client: HookClient, event: str, line: str, variables: dict[str, str]
 
     allowed = dialect.write(HookAnswer(Behaviour.PASS), Moment.BEFORE)
     if (answer := ended(_ALLOWED))[:2] != allowed[:2]:
-        yield f"{event}: `{_ALLOWED}` is not allowed: {answer}", "see the reason in this output"
+        yield f"{event}: `{_ALLOWED}` is not allowed: {answer.stderr or answer.stdout or answer}", "correct the cause"
     denied, (code, out, said) = dialect.write(HookAnswer(Behaviour.DENY, _WHY), Moment.BEFORE), ended(_DENIED)
     pattern = re.escape(denied.stdout).replace(_WHY, ".+")
     # If the hook program gives no answer, it exits with 2 for every client.

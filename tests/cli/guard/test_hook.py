@@ -79,7 +79,7 @@ def test_hook_check_that_finds_a_problem_exits_with_1(machine: Machine) -> None:
     machine.pdp("hook", "install", "claude-code", "--yes")
     machine.settings.write_text("{}")
     done = machine.pdp("hook", "check")
-    events = ("PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure")
+    events = ("PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure", "SessionEnd")
     assert (done.code, done.err) == (1, "")
     assert done.out.splitlines() == [
         *(
@@ -92,6 +92,41 @@ def test_hook_check_that_finds_a_problem_exits_with_1(machine: Machine) -> None:
         ),
         "claude-code: NOT GUARDED",
     ]
+
+
+def test_hook_try_shows_the_outcome_and_the_line_that_decides(machine: Machine) -> None:
+    missing = machine.pdp("hook", "try", "pwd")
+    assert (missing.code, missing.err.split("\n")[0]) == (2, f"error: there is no policy in {machine.policy}")
+    machine.pdp("hook", "install", "claude-code", "--yes")
+    (machine.work / ".pdp-hook.yaml").write_text("deny: [search_web]\n")
+    governance = (machine.policy / "governance.yaml").read_text().splitlines()
+
+    pushed = machine.pdp("hook", "try", "git push")
+    line = governance.index("  run_command: *entry") + 1
+    assert (pushed.code, pushed.err) == (3, "")
+    assert pushed.out.splitlines() == [
+        "asks each time: run_command: git push",
+        f"    decided by {machine.policy}/governance.yaml:{line}:3",
+    ]
+    searched = machine.pdp("hook", "try", "--tool", "WebSearch", "--input", '{"query": "x"}', "--json")
+    assert searched.json == {
+        "outcome": "denied",
+        "tool": "reach_outside",
+        "shown": "reach_outside: x",
+        "reason": f"the rule at {machine.work}/.pdp-hook.yaml:1:8 of this repository denies this call; the user can "
+        "change the rule",
+        "place": f"{machine.work}/.pdp-hook.yaml:1:8",
+    }
+    codes = {
+        0: ("--client", "codex", "--tool", "update_plan"),
+        4: ("--tool", "Read", "--input", '{"file_path": "HOME/.config/pdp/hook/session.yaml"}'),
+        2: ("--tool", "Read", "--input", "[]"),
+    }
+    for code, words in codes.items():
+        done = machine.pdp("hook", "try", *(word.replace("HOME", str(machine.home)) for word in words))
+        assert done.code == code, done
+    assert machine.run(f"PDP_PROJECT={machine.policy}/pdp.yaml pdp approvals list --json").json == []
+    assert machine.run(f"PDP_PROJECT={machine.policy}/pdp.yaml pdp audit show").out == ""
 
 
 @pytest.mark.parametrize(("name", "text"), [("manifest.yaml", "tools: 5\n"), ("session.yaml", "claims: 5\n")])

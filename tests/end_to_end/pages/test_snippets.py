@@ -118,6 +118,7 @@ NOT_RUN = {
     ("docs/gateway.md", "needs an MCP server"),
     ("docs/hooks.md", "changes settings of yours"),  # tests/hooks/install/test_story.py runs these snippets.
     ("docs/hooks.md", "installs packages"),
+    ("docs/hooks.md", "needs the policy in your home folder"),
     ("docs/operations.md", "asks a server"),
     ("docs/operations.md", "needs Docker"),
     ("docs/service.md", "asks a server"),

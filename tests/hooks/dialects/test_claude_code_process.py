@@ -60,6 +60,7 @@ def test_hook_reads_every_event_of_claude_code(tmp_path: Path, workspace: Path) 
         (Moment.BEFORE, "toolu_0", "Bash", False), (Moment.AFTER, "toolu_0", "Bash", False),
         (Moment.BEFORE, "toolu_1", "Bash", False), (Moment.AFTER, "toolu_1", "Bash", True),
         (Moment.BEFORE, "toolu_2", "WebFetch", False), (Moment.PERMISSION, None, "WebFetch", False),
+        (Moment.END, None, "", False),
     ]  # fmt: skip
 
 

@@ -124,6 +124,16 @@ def test_error_for_an_unknown_hook_event_lists_the_known_events(client: str) -> 
     assert caught.value.message.endswith(" but got 'SessionStart'")
 
 
+@pytest.mark.parametrize("client", ["claude-code", "cursor", "gemini-cli", "copilot-cli"])
+def test_end_of_a_session_is_read_without_a_tool(client: str) -> None:
+    (event,) = (event for event, moment in DIALECTS[client].events.items() if moment is Moment.END)
+    fields = {name: value for name, value in SENT[client].items() if not name.startswith("tool_")}
+    before = CALLS[client]
+    assert DIALECTS[client].read({**fields, "hook_event_name": event, "reason": "exit"}) == HookCall(
+        client, Moment.END, before.session_id, None, "", {}, before.cwd
+    )
+
+
 def _claude(**members: Any) -> HookCall:
     return DIALECTS["claude-code"].read({**SENT["claude-code"], **members})
 

@@ -117,7 +117,7 @@ def test_http_hook_answer_equals_the_command_hook_answer_without_an_exit_code(
         "hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": why,
     }}  # fmt: skip
     told = json.loads(output.stdout or "{}") if not output.exit_code else denied
-    if output.exit_code and moment is Moment.AFTER:
+    if output.exit_code and moment in (Moment.AFTER, Moment.END):
         told = {"decision": "block", "reason": why}
     assert http_body(ANSWERS[behaviour], moment) == told
 

@@ -359,4 +359,4 @@ def test_hook_check_reports_a_policy_that_denies_everything(hooks: Hooks, person
     put(person / SETTINGS, registered(CLAUDE, hooks.home))
     put(person.parent / "work/.pdp-hook.yaml", "deny: [run_listed_command]\n")
     (only,) = found(CLAUDE, hooks.home, calls=True)
-    assert only.startswith("a call: PreToolUse: `pwd` is not allowed: Output(exit_code=2, stdout='', stderr=")
+    assert only.startswith("a call: PreToolUse: `pwd` is not allowed: ")

@@ -24,6 +24,16 @@ class Answered(NamedTuple):
     err: str
 
 
+# Runs ask.py with a shorter limit, without the rest of the package.
+_SHORTER = """
+import importlib.util, sys
+path, seconds = sys.argv.pop(1), float(sys.argv.pop(1))
+spec = importlib.util.spec_from_file_location("ask", path)
+ask = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(ask)
+ask.WAIT_SECONDS = seconds
+ask.ask()
+"""
 PASSED = Answered(0, "", "")
 
 
@@ -33,17 +43,21 @@ def denied(reason: str) -> Answered:
 
 
 class Hooks:
-    """The HOME of a hook and the hook's processes. `program` is the file ask.py of an installation."""
+    """The HOME of a hook and the hook's processes. `program` is the file ask.py of an installation.
 
-    def __init__(self, home: Path, program: Path = Path(ask.__file__)) -> None:
-        self.home, self.program = home, program
+    Calls wait for an answer as long as the program says, or `seconds`.
+    """
+
+    def __init__(self, home: Path, program: Path = Path(ask.__file__), seconds: float | None = None) -> None:
+        self.home, self.program, self.seconds = home, program, seconds
         self.state = home / ask.STATE
         self.log = self.state / "log"
 
     def start(self, client: str = "claude-code", **options: Any) -> subprocess.Popen[bytes]:
         """Start the hook's program as a client does, with variables that a repository could set."""
+        program = [self.program] if self.seconds is None else ["-c", _SHORTER, ask.__file__, str(self.seconds)]
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", self.program, client, self.home],
+            [sys.executable, "-I", "-S", *program, client, self.home],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
