@@ -302,7 +302,7 @@ class Approvals:
         return [each for each in stored if tool in (None, each.tool) and run_id in (None, each.run_id)]
 
     def sweep(self, at: str | None = None) -> None:
-        """Set the state of expired approvals and grants to `expired`. Raise `StoreError` if the store cannot be used."""
+        """Set the state of expired approvals and grants to `expired`. Raise `StoreError` if the store is unusable."""
         for state in _OPEN:
             self._unexpired(self.store.list(state=state), time_or_now(at))
         self.lasting.sweep(time_or_now(at))

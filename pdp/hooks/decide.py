@@ -8,7 +8,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from pdp.approvals.approvals import ApprovalRefusedError
+from pdp.approvals.people import ApprovalRefusedError
 from pdp.audit.chain import MemoryAudit
 from pdp.decision import Verdict, new_id
 from pdp.documents import read_document
@@ -24,7 +24,7 @@ from pdp.manifest.fields import SUBJECT
 from pdp.project.file import PROJECT_FILE, grant_command, read_project
 from pdp.proposal import Execution, Failure, FailureCode
 from pdp.session import Session
-from pdp.stores.approvals import ApprovalState, are_two_tokens, token_marks
+from pdp.stores.approvals import ApprovalState, Reach, are_two_tokens, token_marks
 from pdp.stores.remote_calls import CallName, CallState, RemoteCall
 
 _GUARDED: Final = (
@@ -118,6 +118,9 @@ class _HookQuestion:
             return HookAnswer(Behaviour.DENY, await asyncio.to_thread(self._denial, translated, text, codes))
         what = await asyncio.to_thread(self._shown, translated)
         line = grant_command(self._policy.home / PROJECT_FILE, approval["id"])
+        if _lasts_for_run(approval):
+            what += f". An approval covers this session: {approval['lasting']['about']['shape']}"
+            line += " --for run"
         do = f"ask the person to run `{line}` in their own terminal, then make exactly the same call again."
         two = are_two_tokens(token_marks(self._person), token_marks(self._claims))
         if can_ask and two and SUBJECT in approval["approvers"] and approval["quorum"] == 1:
@@ -207,7 +210,8 @@ class _HookQuestion:
             decided = await self._begin(translated)
             approval = decided["approval"]
             if not decided["begun"] and approval is not None and await self._is_asked(approval["id"]):
-                await asyncio.to_thread(self._approvals.grant, approval["id"], self._person)
+                reach = Reach.RUN if _lasts_for_run(approval) else Reach.ONCE
+                await asyncio.to_thread(self._approvals.grant, approval["id"], self._person, reach=reach)
                 await self._begin(translated)
             await self._pep.afinish(self._name, execution)
         return _PASS
@@ -298,3 +302,8 @@ class _HookQuestion:
         self._note(None, approval_id, self._newest)
         if before not in (None, approval_id):
             self._withdraw(before)
+
+
+def _lasts_for_run(approval: dict[str, Any]) -> bool:
+    """Return whether a person's approval of a call also covers similar calls of the session."""
+    return Reach.RUN in ((approval["lasting"] or {}).get("reaches") or ())

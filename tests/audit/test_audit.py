@@ -37,7 +37,8 @@ def test_event_has_every_field_of_the_schema() -> None:
         "manifest_version",
         "manifest_digest", "arguments_digest", "status", "in_manifest", "schema_valid", "idempotency_missing",
         "risk_tier", "pdp_action", "step_name", "rejection", "reason", "replayed", "verdict", "codes", "decision_id",
-        "bundle_revision", "approval_id", "grant_id", "idempotency_key", "outcome", "result_digest", "retrieval_snapshot",
+        "bundle_revision", "approval_id", "grant_id", "idempotency_key", "outcome", "result_digest",
+        "retrieval_snapshot",
         "sources", "spent", "flow", "error_code", "duration_ms", "prev_hash", "hash",
     }  # fmt: skip
     assert log.events[0]["codes"] == ["limits.exceeded"]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from pdp.documents import shown_name
 from pdp.documents.validation import Finding
-from pdp.manifest.fields import ArgumentRole, EffectClass
+from pdp.manifest.fields import ArgumentRole, EffectClass, NotATool
 from pdp.manifest.model import Tool
 from pdp.manifest.rules.rules import argument_findings
 from pdp.manifest.schema.walk import SchemaNode, argument_schemas
@@ -35,13 +35,15 @@ def lasting_findings(entry: Tool, *, sound: bool) -> Iterator[Finding]:
             yield Finding(
                 place, f"the schema does not bound {shown_name(name)}", "add `maxLength` or `enum` to its schema"
             )
+    # The author of an untyped entry has written down why its arguments need no types.
+    untyped = NotATool.UNTYPED in (entry.accepts or {})
     limited = {limit.argument for limit in entry.limits if limit.per is None}
     for position, pointer in enumerate(lasting.free):
         name, place = pointer[1:], (*at, "free", position)
         yield from argument_findings(name, arguments, place)
         if name in by or roles.get(name) in NAMED_BY_PEOPLE:
             yield Finding(place, f"{shown_name(name)} limits the grant, so it cannot be free", "remove one of the two")
-        elif name in arguments and name not in limited and roles.get(name) is not ArgumentRole.BODY:
+        elif name in arguments and name not in limited and not untyped and roles.get(name) is not ArgumentRole.BODY:
             hint = "a free number needs a limit (`limits`), and a free text the role `body`"
             yield Finding(place, f"nothing limits {shown_name(name)} if it is free", hint)
 
