@@ -6,7 +6,8 @@ import re
 import signal
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ OFFICER = {"sub": "officer-123", "roles": ["payments.approver"]}
 NOTE = "note: this change is not recorded; give the application's audit stream with --audit\n"
 APPLICATION = """
 import json
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from pdp import Approvals, FileAudit, Pep
@@ -70,6 +71,12 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     OpenStores(url, upgrade=True).close()
     monkeypatch.setenv("PDP_DATABASE_URL", url)
     return url
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as opened_here:
+        yield opened_here
 
 
 def opened(
@@ -246,14 +253,15 @@ def test_several_approvals_and_whole_runs_are_ended_in_one_command(store: str) -
 
 
 @pytest.mark.process
-def test_watch_asks_about_each_approval_in_a_terminal(store: str) -> None:
+def test_watch_asks_about_each_approval_in_a_terminal(store: str, stack: ExitStack) -> None:
     asked = [opened(store, amount=amount, reference="\x1b[2J") for amount in (1, 2, 3, 4)]
     opened(store, own={**session().claims, "act": {"sub": "agent:wires"}})  # The boss may not decide this one.
     terminal, line = os.openpty()
-    watching = subprocess.Popen(
+    watching = stack.enter_context(subprocess.Popen(
         [sys.executable, "-m", "pdp", "approvals", "watch", "-s", str(file_of(BOSS))],
         stdin=line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(PYTHONPATH=str(ROOT)),
-    )  # fmt: skip
+    ))  # fmt: skip
+    stack.callback(watching.kill)
     output = watching.stdout
     assert output is not None
 
@@ -297,7 +305,11 @@ def test_watch_asks_about_each_approval_in_a_terminal(store: str) -> None:
     assert watching.returncode == 0
     assert errors.decode().splitlines()[1:] == [
         "waiting for approvals; q or Ctrl-C ends",
-        *["error: the policy does not offer a grant that lasts"] * 2,
+        *[
+            f"error: approval {asked[0].id}: the approval cannot reach that far: `approval.lasting` of the tool's entry "
+            "allows no lasting grant"
+        ]
+        * 2,
         f"error: approval {asked[2].id}: it is denied",
     ]
     assert [stored(store, each).state for each in (*asked, last)] == [

@@ -42,7 +42,8 @@ async def test_approval_is_shown_granted_denied_and_withdrawn(tmp_path: Path) ->
         [grant] = granted.json()["grants"]
         assert granted.json() == {**shown.json(), "state": "granted", "grants": [grant]}
         assert {**grant, "at": None} == {
-            "iss": None, "sub": "approver-7", "roles": ["payments.approver"], "at": None, "token": {},
+            "iss": None, "sub": "approver-7", "roles": ["payments.approver"], "at": None, "token": {}, "reach": "once",
+            "until": None,
         }  # fmt: skip
         assert error(await approver.post(f"{path}/grant", json={})) == (409, "approvals.not_pending")
 

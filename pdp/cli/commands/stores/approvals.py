@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from pdp.approvals.people import ApprovalRefusedError, may_decide
+from pdp.approvals.people import ApprovalRefusedError, Refusal, may_decide
 from pdp.cli import Exit
 from pdp.cli.commands.stores.approval_text import fields, sentence
 from pdp.cli.commands.stores.desk import Desk, listed, open_desk, open_of, whole_id
@@ -252,7 +252,9 @@ def _ask(desk: Desk, approval: Approval) -> bool:
             print_error(f"error: {error.message}")
         except (ApprovalRefusedError, ServiceError) as error:
             print_error(f"error: {error.message}")
-            return True
+            code = error.error_code if isinstance(error, ServiceError) else f"approvals.{error.reason}"
+            if code != f"approvals.{Refusal.REACH}":
+                return True
         else:
             if decided is not None:
                 print_answer(None, [f"{decided.standing}  {decided.id}"], as_json=False)
