@@ -57,7 +57,7 @@ class Refusal(StrEnum):
     )
     REACH = (
         "reach",
-        "the approval cannot reach that far: `approval.lasting` of the tool's entry allows {reaches}",
+        "it cannot reach that far: `approval.lasting` of the tool's entry allows {reaches}",
     )
     TASK_SEEN = "task_seen", "a person has already granted the approval, so its task cannot change"
 

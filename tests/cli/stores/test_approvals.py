@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pdp import Approvals, Pep
+from pdp.approvals.people import Refusal
 from pdp.audit.verify import verify_chain
 from pdp.cli.commands.stores.approval_text import sentence
 from pdp.json import canonical
@@ -305,11 +306,7 @@ def test_watch_asks_about_each_approval_in_a_terminal(store: str, stack: ExitSta
     assert watching.returncode == 0
     assert errors.decode().splitlines()[1:] == [
         "waiting for approvals; q or Ctrl-C ends",
-        *[
-            f"error: approval {asked[0].id}: the approval cannot reach that far: `approval.lasting` of the tool's entry "
-            "allows no lasting grant"
-        ]
-        * 2,
+        *[f"error: approval {asked[0].id}: it {Refusal.REACH.message[3:].format(reaches='no lasting grant')}"] * 2,
         f"error: approval {asked[2].id}: it is denied",
     ]
     assert [stored(store, each).state for each in (*asked, last)] == [
