@@ -25,9 +25,11 @@ import typer.main
 import yaml
 
 from pdp.cli.app import app
+from pdp.documents import read_record
 from pdp.engine.data import read_data
 from pdp.hooks import starter
 from pdp.hooks.rules import REPOSITORY_FILE, repository_rules
+from pdp.hooks.shapes import HookCommands
 from pdp.manifest.load import load_effective, load_manifest
 from pdp.project.file import read_project
 from pdp.workbench.gate.gate import read_explanations
@@ -291,6 +293,8 @@ class Page:
             }
             tool = {"name": "retrieval_llm", "schema": {"type": "object", "properties": types}, **part}
             self.load_tools([{**tool, "effect_class": "read-internal"}], file)
+        elif "runs" in names:
+            assert read_record(file, HookCommands).programs
         elif "programs" in names:
             load_effective(self.folder / "tools.yaml", file)
         elif "actions" in names:
