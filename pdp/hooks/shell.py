@@ -82,8 +82,11 @@ class _Paths:
             # Each alternative in braces may name a file.
             pieces = [piece for piece in re.split("[{},!]", value) if piece]
             return ".." not in value and "/" not in value[:1] and all(map(self.is_inside, pieces))
-        is_name = kind == "<name>" and self.is_inside(path) and not os.path.lexists(path)
-        return is_name or kind in ("<text>", "<number>")
+        # Some programs read the file that a text names, such as the delimiter in `cut -f 1 a -d b` on macOS.
+        is_text = kind == "<text>" and (not os.path.isfile(path) or self.is_inside(path))  # noqa: PTH113 - a text
+        return (
+            is_text or kind == "<number>" or (kind == "<name>" and self.is_inside(path) and not os.path.lexists(path))
+        )
 
     def is_inside(self, path: str, *, writes: bool = False) -> bool:
         if (path, writes) not in self._regions:

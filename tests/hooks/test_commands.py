@@ -501,6 +501,11 @@ git add :/
 git add ':(top)x'
 git log :x
 ls a:b
+cut -f 1 README.md -d .env
+paste README.md -d flink.py
+echo .env
+xxd README.md -c
+uniq README.md -c
 """
 """Commands that resemble listed ones, but write, run or read something else."""
 

@@ -39,7 +39,8 @@ STARTS = "runs what its arguments name"
         ("a|b c|d " + "e|f " * 8, "has more than 256 alternatives"),
         *((shape, STARTS) for shape in (
             "env ls", "xargs <text>", "sudo ls", "/usr/bin/env ls", "sh -c <text>", "time ls", "exec ls", "ls|env x",
-            "find [-{exec} <text>]", "find <path> -exec <name>", "find [-name|-exec <text>]", "find [-name <text> -execdir <text>]", "rg [--pre=<text>] <text>",
+            "find [-{exec} <text>]", "find <path> -exec <name>", "find [-name|-exec <text>]",
+                "find [-name <text> -execdir <text>]", "rg [--pre=<text>] <text>",
             "git [-c <text>] log", "git -C <path> log", "git [--exec-path=<path>] log", "git <name>",
             "git diff [--ext-diff]", "python [-c <text>]", "python3.11 <path> <text>", "python -m <name>",
             "python [-c <text>] -m pytest", "awk <text> <path>", "sed [-n] <text>", "node -e <text>", "perl -ne <text>",

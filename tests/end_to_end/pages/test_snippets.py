@@ -263,6 +263,8 @@ class Page:
         try:
             if "commands_without" in part:
                 self.load_rules(part, file)
+            elif "runs" in part:
+                assert read_record(file, HookCommands).programs
             else:
                 self.load(part, file)
         finally:
@@ -293,8 +295,6 @@ class Page:
             }
             tool = {"name": "retrieval_llm", "schema": {"type": "object", "properties": types}, **part}
             self.load_tools([{**tool, "effect_class": "read-internal"}], file)
-        elif "runs" in names:
-            assert read_record(file, HookCommands).programs
         elif "programs" in names:
             load_effective(self.folder / "tools.yaml", file)
         elif "actions" in names:
