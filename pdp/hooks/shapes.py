@@ -119,22 +119,13 @@ def shapes(line: str, *, once: bool = False) -> tuple[CommandShape, ...]:
         >>> shapes("ls [-{la}] [<path>...]")[0].matches(["-al", "src"], lambda placeholder, value: True)
         True
     """
-    items = [*_items(line)]
+    items = [match[0].strip() for match in _ITEM.finditer(line)]
+    if items != re.findall(r"\[[^\[\]]*\]|\S+", line):
+        raise FieldError("is not a shape, because of its brackets", "write them like `ls [-l -a] [<path>...]`")
     choices = [[text] if text.startswith("[") else text.split("|") for text in items]
     if sum(1 for _ in zip(range(_MOST + 1), product(*choices), strict=False)) > _MOST:
         raise FieldError(f"has more than {_MOST} alternatives", "write several shapes")
     return tuple(_shape(chosen, once) for chosen in product(*choices))
-
-
-def _items(line: str) -> Iterator[str]:
-    at = 0
-    while at < len(line.rstrip()):
-        if (match := _ITEM.match(line, at)) is None:
-            raise FieldError(
-                "is not a shape, because a bracket is not closed, or touches a word", "write `ls [-l -a] [<path>...]`"
-            )
-        yield match[0].strip()
-        at = match.end()
 
 
 def _shape(items: Sequence[str], once: bool) -> CommandShape:  # noqa: FBT001 - private

@@ -117,10 +117,7 @@ def commands_of(line: str) -> list[Command] | None:
 
 def _is_known(line: str, count: int) -> bool:
     """Return whether another parser finds the same number of simple commands, and nothing else."""
-    try:
-        nodes = [_PARSER.parse(line.encode()).root_node]
-    except UnicodeEncodeError:
-        return False
+    nodes = [_PARSER.parse(line.encode()).root_node]
     if nodes[0].has_error:
         return False
     for node in nodes:
@@ -134,7 +131,7 @@ def listed(
 ) -> Listed | None:
     """Return how a line is listed if each of its commands has a shape of `programs`. git may start no other program."""
     commands, folder, texts = commands_of(line) or [], cwd, list[str]()
-    once, has_moved, paths, searches = False, False, set[str](), set[str]()
+    once, is_open, has_moved, paths, searches = False, False, False, set[str](), set[str]()
     is_plain = cache(lambda folder, once: _is_plain(folder, workspace, once=once))
     for (joint, words), (next_joint, _) in zip(commands, [*commands[1:], Command("", ())], strict=False):
         check = _Paths(workspace, folder)
@@ -146,15 +143,16 @@ def listed(
             folder, has_moved = os.path.join(folder, words[1]), True  # noqa: PTH118 - `..` may follow a link
             if {joint, next_joint} & {"|", "||"} or not os.path.isdir(folder):  # noqa: PTH112 - a text
                 return None
-        elif words[0].rpartition("/")[2] == "git":
-            # Without `.git`, an earlier command could make the folder itself a repository.
-            is_fixed = not once or os.path.lexists(f"{folder}/.git")
-            if not is_fixed or not is_plain(folder, shape.once):
-                return None
+        # An earlier command could make a folder without `.git` a repository.
+        elif words[0].rpartition("/")[2] == "git" and (
+            (is_open and not os.path.lexists(f"{folder}/.git")) or not is_plain(folder, shape.once)
+        ):
+            return None
         if words[0] in _SEARCHES or words[:2] == ("git", "grep"):
             searches |= check.read or ({folder} if joint != "|" else set())
         texts += [joint, shlex.join(words) if words[0] == "cd" else shape.text]
         once, paths = once or shape.once, paths | check.read
+        is_open = is_open or (shape.once and words[:2] not in (("git", "add"), ("git", "commit")))
     folders = frozenset(path for path in searches if os.path.isdir(path))  # noqa: PTH112 - a text
     text = " ".join(texts).strip()
     return Listed(once, text, frozenset(paths), folders) if 0 < len(text) <= _MOST else None

@@ -157,6 +157,8 @@ git add src/lib.rs tests/lib.rs && git commit -m 'Handle empty input'
 git commit -am "Fix typo"
 git checkout main
 git switch -c feature/login
+cd src && git add lib.rs && git commit -m "a"
+mkdir -p x && git status
 git stash pop
 git restore --staged src/lib.rs
 mkdir -p internal/cache && touch internal/cache/cache.go
@@ -506,6 +508,8 @@ paste README.md -d flink.py
 echo .env
 xxd README.md -c
 uniq README.md -c
+cd src && git checkout main && git status
+cd src && mkdir objects && git log
 """
 """Commands that resemble listed ones, but write, run or read something else."""
 
