@@ -334,6 +334,15 @@ def test_git_command_is_not_listed_if_it_can_start_other_programs(
 
 
 @pytest.mark.process
+def test_only_git_commands_that_need_an_approval_may_run_hooks_of_the_workspace(repository: Path) -> None:
+    _git(repository, "config core.hooksPath .hooks")
+    assert found("git add a", repository)
+    assert not found("git diff", repository)
+    _git(repository, "config core.fsmonitor .hooks/x")
+    assert not found("git add a", repository)
+
+
+@pytest.mark.process
 def test_git_command_is_not_listed_if_a_submodule_can_start_programs(repository: Path, tmp_path: Path) -> None:
     _git(tmp_path, "clone -q work other")
     _git(repository, f"-c protocol.file.allow=always submodule --quiet add {tmp_path}/other sub")
