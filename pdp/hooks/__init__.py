@@ -8,7 +8,8 @@
 - translation.py: turns a client's call into a proposal for a tool of the manifest
 - workspace.py: whether a path is in the workspace, outside of the workspace, or guarded
 - rules.py: the rules in a repository's own file
-- shell.py: parses simple commands, and compares them with the list of allowed commands
+- shapes.py: reads the shapes of commands.yaml, and compares them with the words of a command
+- shell.py: parses command lines, and finds the shape of each command
 - dialects.py: the formats in which each client writes calls and reads answers
 - install/: changes, restores and checks the client's configuration
 - starter/: the first policy files of a user

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 from platformdirs import user_config_path
-from pydantic import AfterValidator, RootModel, StrictStr
 
-from pdp.documents import FieldError, read_record
+from pdp.documents import read_record
 from pdp.errors import UsageError
 from pdp.hooks.ask import NoAnswerError, policy_digest
+from pdp.hooks.shapes import CommandShape, HookCommands
 from pdp.pep import Pep
 from pdp.project.file import PROJECT_FILE, engine_of_project, manifest_of_project, read_project
 from pdp.project.resources import open_stores, stores_of_pep
@@ -25,29 +25,9 @@ from pdp.session import Session
 COMMANDS_FILE: Final = "commands.yaml"
 
 
-def _word(word: str, *lines: str) -> str:
-    """Return `word` if a shell reads it as the last word of each command in `lines`, else raise `FieldError`."""
-    from pdp.hooks.shell import literal_words  # noqa: PLC0415 - `pdp scan` loads this module without the extra
-
-    if all((literal_words(line) or ())[-1:] != (word,) for line in lines):
-        raise FieldError(
-            "matches nothing, because a shell does not read it as one word",
-            "write one word; `*` and `$` are not patterns",
-        )
-    return word
-
-
-_Program = Annotated[StrictStr, AfterValidator(lambda word: _word(word, word))]
-_Word = Annotated[StrictStr, AfterValidator(lambda word: _word(word, f"x '{word}'", f'x "{word}"'))]
-
-
-class HookCommands(RootModel[dict[_Program, tuple[_Word, ...]]]):
-    """The content of commands.yaml: each program that may run, with its allowed words."""
-
-
 @dataclass(frozen=True, slots=True)
 class HookPolicy:
-    """The policy that decides hook calls. `commands` are the programs that may run, each with its allowed words.
+    """The policy that decides hook calls. `commands` are the shapes of commands.yaml by program.
 
     `digest` identifies the files in HOME. Denials name the file `manifest_file`, if any.
     """
@@ -55,7 +35,7 @@ class HookPolicy:
     home: Path
     pep: Pep
     session: Session
-    commands: Mapping[str, tuple[str, ...]]
+    commands: Mapping[str, tuple[CommandShape, ...]]
     digest: str = ""
     manifest_file: Path | None = None
 
@@ -105,7 +85,7 @@ def open_policy(home: Path, owned: ExitStack) -> HookPolicy:
     audit = stores.open_audit(None)
     owned.callback(audit.close)
     pep = Pep(manifest, engine_of_project(project, manifest, owned), audit=audit, **stores_of_pep(stores))
-    session, commands = read_record(project.session, Session), read_record(home / COMMANDS_FILE, HookCommands).root
+    session, commands = read_record(project.session, Session), read_record(home / COMMANDS_FILE, HookCommands).programs
     if policy_digest(folder) != digest:
         raise UsageError(f"{home}: the policy's files are being written", hint="try again")
     return HookPolicy(home, pep, session, commands, digest, project.manifest)

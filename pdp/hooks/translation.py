@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from pdp.hooks.call import HookCall, HookLimitError, Kind
-from pdp.hooks.shell import is_listed
+from pdp.hooks.shapes import CommandShape
+from pdp.hooks.shell import listed
 from pdp.hooks.workspace import Region, Workspace
 
 OUTSIDE: Final = "reach_outside"
 GUARD_MARKING: Final = "guard.own"
 _LISTED: Final = "run_listed_command"
+_SESSION: Final = "run_session_command"
 _DESCRIPTION: Final = "description"  # In this argument the model describes its command, so the argument has no effect.
 # Arguments that do not change how, where or with which rights a listed command runs.
 _IDLE: Final = {_DESCRIPTION: str, "timeout": int, "timeout_ms": int}
@@ -47,7 +49,7 @@ class Translated(NamedTuple):
     place: str = ""
 
 
-def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Collection[str]]) -> Translated:
+def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, tuple[CommandShape, ...]]) -> Translated:
     """Return the proposal for a call. Without a target, the proposal fails the schema. Raises `HookLimitError`."""
     kind, names = call.built_in or (None, ())
     absent = call.cwd if kind is Kind.SEARCH else None
@@ -60,18 +62,21 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
         if any(workspace.region(path, writes=True) is Region.GUARD for path in paths):
             return as_entry(call, OUTSIDE, call.tool, GUARD_MARKING)
         # An MCP server's tool may have the same name as a manifest entry, so the client's name is put in front.
-        prefix = f"{call.client}." if call.tool in (*Kind, _LISTED, OUTSIDE) else ""
+        prefix = f"{call.client}." if call.tool in (*Kind, _LISTED, _SESSION, OUTSIDE) else ""
         return Translated(f"{prefix}{call.tool}", call.arguments, call.tool, (), Touched(lines, lines))
     targets = [each for _, each in given if isinstance(each, str)]
     if len(targets) < len(given):
         return as_entry(call, kind.value, None)
     target, region, tool, touched = "\n".join(targets) or call.tool, Region.INSIDE, kind.value, Touched()
+    added: dict[str, Any] = {}
     rest = {name: value for name, value in call.arguments.items() if name not in names}
     if kind is Kind.SHELL:
         touched, region = _run("\n".join(texts), rest, workspace)
         is_idle = all(type(value) is _IDLE.get(name) for name, value in rest.items())
-        if is_idle and not workspace.has_foreign_repository() and is_listed(target, commands, call.cwd):
-            tool = _LISTED
+        match = listed(target, commands, workspace, call.cwd) if is_idle and len(targets) == 1 else None
+        if match is not None:
+            tool, added = _SESSION if match.once else _LISTED, {"shape": match.shape, "folder": call.cwd}
+            touched = Touched({*touched.reads, *match.paths}, {*touched.writes, *match.paths}, match.searches)
     elif kind is Kind.WRITE:
         written = [path for name, each in given for path in (_patched(each) if name in _PATCHES else [each])]
         # After a patch moves a file, the file can be read under its new name.
@@ -89,7 +94,8 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
         touched, region = Touched(targets), region if kind is Kind.READ else max(Region.OUTSIDE, region)
     markings = (GUARD_MARKING,) if region is Region.GUARD else ()
     tool = tool if region is Region.INSIDE else OUTSIDE
-    return as_entry(call, tool, target, *markings)._replace(touched=touched)
+    done = as_entry(call, tool, target, *markings)
+    return done._replace(arguments={**done.arguments, **(added if tool == _SESSION else {})}, touched=touched)
 
 
 def acting(call: HookCall) -> HookCall:

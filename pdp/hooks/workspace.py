@@ -118,9 +118,11 @@ class Workspace:
         paths = (folded(path) for word in words for path in self.readings(word))
         return _NAMED.search(folded(_plain(line))) is not None or any(path.startswith(guarded) for path in paths)
 
-    def has_foreign_repository(self) -> bool:
-        """Return whether git may read a folder as a repository whose settings the agent could have written."""
-        return any(os.path.lexists(each / "HEAD") for each in self.folders if self.root in (each, *each.parents))
+    def has_foreign_repository(self, folder: str = "") -> bool:
+        """Return whether git in `folder` may use a repository whose settings the agent could have written."""
+        real = Path(os.path.realpath(Path(self._cwd, folder)))
+        folders = [each for each in (real, *real.parents) if self.root in (each, *each.parents)]
+        return any(os.path.lexists(each / "HEAD") for each in folders)
 
     def readings(self, path: str) -> set[str]:
         """Return every absolute path that a client or tool may take a text to mean."""

@@ -15,7 +15,8 @@ from pdp.errors import PdpError
 from pdp.hooks.call import Behaviour, HookAnswer, Moment
 from pdp.hooks.decide import answer
 from pdp.hooks.dialects import CLAUDE_CODE, http_body
-from pdp.hooks.home import COMMANDS_FILE, HookCommands, HookPolicy
+from pdp.hooks.home import COMMANDS_FILE, HookPolicy
+from pdp.hooks.shapes import HookCommands
 from pdp.service.errors import HttpError
 from pdp.service.models import JsonObject
 from pdp.service.proposals import session_of
@@ -52,7 +53,7 @@ async def answer_hook(request: Request, client: str) -> JsonObject:
             call = replace(call, cwd=_ELSEWHERE)
         folder = who.tenant.settings.project.parent
         file = folder / COMMANDS_FILE
-        commands = (await asyncio.to_thread(read_record, file, HookCommands)).root if file.exists() else {}
+        commands = (await asyncio.to_thread(read_record, file, HookCommands)).programs if file.exists() else {}
         policy = HookPolicy(folder, who.tenant.pep, session_of(who, None, request), commands)
         # Clients choose their ids, so the caller's id is added to make them unique. A client cannot report a person's
         # consent.

@@ -229,7 +229,7 @@ def test_call_is_denied_with_the_location_of_a_partly_written_policy(hooks: Hook
 
 def test_changed_policy_applies_to_the_next_call(hooks: Hooks, work: Path) -> None:
     assert hooks.ask(tool_call(work)) == PASSED
-    (hooks.home / "commands.yaml").write_text("pwd: []\n")
+    (hooks.home / "commands.yaml").write_text("runs: [pwd]\n")
     assert hooks.ask(tool_call(work) | {"tool_use_id": "c2"}) != PASSED
     assert hooks.ask(tool_call(work, command="pwd") | {"tool_use_id": "c3"}) == PASSED
 
@@ -239,7 +239,7 @@ def test_call_is_denied_if_loading_the_policy_takes_too_long(hooks: Hooks, work:
     (process,) = hooks.residents()
     with sqlite3.connect(hooks.state / "store.db", isolation_level=None) as other:
         other.execute("BEGIN EXCLUSIVE")
-        (hooks.home / "commands.yaml").write_text("pwd: []\n")
+        (hooks.home / "commands.yaml").write_text("runs: [pwd]\n")
         hooks.seconds = 2.0
         assert hooks.ask(tool_call(work)) == denied(
             f"the resident process {process} does not answer: timed out; if the error remains, end this process"

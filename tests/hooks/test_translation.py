@@ -1,5 +1,6 @@
 """Each built-in tool of a client is translated to a manifest entry and to the file paths that the call touches."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,13 @@ from typing import Any
 import pytest
 
 from pdp.hooks.call import BuiltIn, HookCall, HookLimitError, Kind, Moment
+from pdp.hooks.shapes import HookCommands
 from pdp.hooks.translation import Touched, Translated, shown, translate
 from pdp.hooks.workspace import Workspace
 
-COMMANDS = {"git": ("status",), "pwd": ()}
+COMMANDS = HookCommands(
+    runs=["git status|log", "pwd", "cat <path>", "cd <path>", "grep [-r] <text> [<path>]"], once_a_run=["make test"]
+).programs
 GUARD = ("guard.own",)
 PATCH = "*** Begin Patch\n*** Update File: {}\n@@\n a\n-b\n+*** Update File: /c\n+d\n*** End of File\n*** End Patch"
 
@@ -82,7 +86,11 @@ ENTRIES: list[tuple[Kind, tuple[str, ...], dict[str, Any], str, str, tuple[str, 
     (Kind.SHELL, ("command",), {"command": "pwd", "workdir": "src"}, "run_command", "pwd", ()),
     (Kind.SHELL, ("command",), {"command": "pwd", "workdir": "../.config/hook"}, "reach_outside", "pwd", GUARD),
     (Kind.SHELL, ("command",), {"command": ["git", "status"]}, "run_command", "git\nstatus", ()),
-    (Kind.SHELL, ("command",), {"command": "git status; pwd"}, "run_command", "git status; pwd", ()),
+    (Kind.SHELL, ("command",), {"command": "git status; pwd"}, "run_listed_command", "git status; pwd", ()),
+    (Kind.SHELL, ("command",), {"command": "cat a"}, "run_listed_command", "cat a", ()),
+    (Kind.SHELL, ("command",), {"command": "cat .env"}, "run_command", "cat .env", ()),
+    (Kind.SHELL, ("command",), {"command": "cat out/a"}, "run_command", "cat out/a", ()),
+    (Kind.SHELL, ("command",), {"command": "cat policy/x"}, "reach_outside", "cat policy/x", GUARD),
     (Kind.SHELL, ("command",), {"command": "pdp"}, "reach_outside", "pdp", GUARD),
 ]  # fmt: skip
 
@@ -113,6 +121,49 @@ def test_git_command_is_not_listed_in_a_folder_that_looks_like_a_repository(work
     assert translated(work, BuiltIn(Kind.SHELL, ("command",)), arguments) == entry(
         "run_command", arguments, "git status"
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "shape"),
+    [
+        ("make test", "make test"),
+        ("git status -x", None),
+        ("git log | grep 'a' && make test", "git log | grep [-r] <text> [<path>] && make test"),
+        ("cd 'src' && make test 2>&1", "cd src && make test"),
+        ("make test && cat a", None),
+        ("cd src; make test", None),
+    ],
+)
+def test_command_that_needs_one_approval_in_a_run_has_its_shape_and_folder(
+    work: Path, line: str, shape: str | None
+) -> None:
+    done = translated(work, BuiltIn(Kind.SHELL, ("command",)), {"command": line})
+    added = {"shape": shape, "folder": str(work)} if shape else {}
+    assert done.tool == ("run_session_command" if shape else "run_command")
+    assert done.arguments == {"tool": "Tool", "input": {"command": line}, "target": line, **added}
+
+
+@pytest.mark.parametrize(
+    ("line", "reads", "searches"),
+    [
+        ("cd src && cat a", {"src/a"}, set()),
+        ("cd src && cat ../src/a | grep b", {"src/../src/a"}, set()),
+        ("cd src && grep -r a", set(), {"src"}),
+        ("grep -r a src", {"src"}, {"src"}),
+        ("grep a src/b; pwd", {"src/b"}, set()),
+        ("git status", set(), set()),
+    ],
+)
+def test_listed_command_touches_the_paths_and_folders_that_it_names(
+    work: Path, line: str, reads: set[str], searches: set[str]
+) -> None:
+    call = HookCall(
+        "codex", Moment.BEFORE, "s1", "c1", "T", {"command": line}, str(work), BuiltIn(Kind.SHELL, ("command",))
+    )
+    done = translate(call, Workspace(str(work), work.parent / ".config/hook"), COMMANDS)
+    assert done.tool == "run_listed_command"
+    assert {os.path.relpath(path, work) for path in done.touched.searches} == searches
+    assert {f"{work}/{path}" for path in reads} <= {*done.touched.reads} & {*done.touched.writes}
 
 
 @pytest.mark.parametrize(
@@ -270,7 +321,9 @@ def test_tool_that_is_not_built_in_keeps_its_name_and_arguments(work: Path, argu
     )
 
 
-@pytest.mark.parametrize("tool", ["plan_work", "read_file", "run_listed_command", "reach_outside"])
+@pytest.mark.parametrize(
+    "tool", ["plan_work", "read_file", "run_listed_command", "run_session_command", "reach_outside"]
+)
 def test_server_tool_with_the_name_of_a_starter_entry_is_prefixed(work: Path, tool: str) -> None:
     arguments = {"tool": "Read", "input": {}, "target": "a"}
     assert translated(work, None, arguments, tool) == Translated(f"claude-code.{tool}", arguments, tool)

@@ -212,7 +212,7 @@ async def test_hook_of_an_unknown_client_is_denied(served: ServedApp, cwd: str) 
 
 
 async def test_hook_is_denied_if_the_command_list_is_faulty(served: ServedApp, tmp_path: Path, cwd: str) -> None:
-    (tmp_path / "project" / "commands.yaml").write_text("git: status\n", encoding="utf-8")
+    (tmp_path / "project" / "commands.yaml").write_text("runs: git status\n", encoding="utf-8")
     answered = await post(served.client([Scope.PROPOSE], AGENT), bash(cwd, "git status", "c-1"))
     assert "commands.yaml" in answered["hookSpecificOutput"]["permissionDecisionReason"]
 
@@ -234,7 +234,7 @@ def test_claude_code_follows_the_answers_of_the_service(tmp_path: Path, tenant: 
     assert run.results[0] == ToolResult(".\n..\n.git", is_error=False)
     error = "PreToolUse:Bash hook error: "
     assert run.results[1].text.startswith(
-        f"{error}run_command: touch ran waits for approval: ask the person to run `pdp appr"
+        f"{error}run_session_command: touch ran waits for approval: ask the person to run `pdp appr"
     )
     assert unknown.results[0].text.startswith(f"{error}the call cannot be decided: the token is invalid")
     assert os.listdir(cwd) == [".git"]  # noqa: PTH208 - only names are needed

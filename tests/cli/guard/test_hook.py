@@ -42,14 +42,14 @@ def test_hooks_of_several_clients_are_installed_and_uninstalled(machine: Machine
     assert machine.files() == installed
     checked = machine.checked()
     assert checked["holds"] == {name: name != "codex" for name in sorted(clients)}, checked
-    (machine.policy / "commands.yaml").write_text("pwd: []\n")
+    (machine.policy / "commands.yaml").write_text("runs: [pwd]\n")
     assert machine.pdp("hook", "uninstall", *clients, "--yes", "--json").json["changes"][1] == {
         "file": f"{machine.home}/.codex/hooks.json", "note": "is restored to its original",
     }  # fmt: skip
     assert machine.files() == before
     assert machine.pdp("hook", "install", "cursor", "--yes").code == 0
     assert {file.name: file.read_bytes() for file in machine.policy.iterdir() if file.is_file()} == {
-        **policy, "commands.yaml": b"pwd: []\n",
+        **policy, "commands.yaml": b"runs: [pwd]\n",
     }  # fmt: skip
 
 

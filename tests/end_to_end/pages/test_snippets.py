@@ -25,9 +25,11 @@ import typer.main
 import yaml
 
 from pdp.cli.app import app
+from pdp.documents import read_record
 from pdp.engine.data import read_data
 from pdp.hooks import starter
 from pdp.hooks.rules import REPOSITORY_FILE, repository_rules
+from pdp.hooks.shapes import HookCommands
 from pdp.manifest.load import load_effective, load_manifest
 from pdp.project.file import read_project
 from pdp.workbench.gate.gate import read_explanations
@@ -263,6 +265,8 @@ class Page:
         try:
             if "commands_without" in part:
                 self.load_rules(part, file)
+            elif "runs" in part:
+                assert read_record(file, HookCommands).programs
             else:
                 self.load(part, file)
         finally:
