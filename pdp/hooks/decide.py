@@ -15,8 +15,9 @@ from pdp.documents import read_document
 from pdp.flow.remote.calls import UnknownCallError
 from pdp.flow.stages import not_run
 from pdp.hooks.call import Behaviour, HookAnswer, HookCall, Moment
-from pdp.hooks.home import HookPolicy
+from pdp.hooks.home import COMMANDS_FILE, HookPolicy
 from pdp.hooks.rules import HookRule, repository_rules
+from pdp.hooks.shapes import shape_place
 from pdp.hooks.translation import GUARD_MARKING, OUTSIDE, Translated, acting, as_entry, shown, translate
 from pdp.hooks.workspace import Workspace
 from pdp.json import canonical, digest, thawed
@@ -190,6 +191,8 @@ class _HookQuestion:
                 place = governance.place(("actions", tool), key=True) if rules else place
                 lasting = (rules.get("approval") or {}).get("lasting") or {}
                 lasts = "run" in (lasting.get("reaches") or ())
+        if translated.shape and verdict in (Verdict.ALLOW, Verdict.STEP_UP):
+            place = shape_place(self._policy.home / COMMANDS_FILE, translated.shape) or place
         is_guard = GUARD_MARKING in translated.markings
         return translated.place or ("" if is_guard else str(place)), lasts
 

@@ -8,11 +8,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
+from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, PlainValidator, ValidationInfo, model_validator
 
-from pdp.documents import FieldError, nearest
+from pdp.documents import FieldError, nearest, read_document
+from pdp.errors import Place
 
 Accepts = Callable[[str, str], bool]
 """A function that returns whether a text is a valid value of a placeholder. Its arguments are placeholder and text."""
@@ -250,3 +252,13 @@ class HookCommands(BaseModel, frozen=True, extra="forbid"):
         for shape in (shape for each in (*self.runs, *self.once_a_run) for shape in each):
             found[shape.program] = (*found.get(shape.program, ()), shape)
         return found
+
+
+def shape_place(file: Path, text: str) -> Place | None:
+    """Return the place in commands.yaml of the shape with this text, or None if the file has no such shape."""
+    document = read_document(file)
+    for name in HookCommands.model_fields:
+        for at, line in enumerate(document.value.get(name) or ()):
+            if any(shape.text == text for shape in shapes(line)):
+                return document.place((name, at))
+    return None

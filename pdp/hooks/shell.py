@@ -57,12 +57,16 @@ class Command(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A line of which each command has a shape. `searches` are paths below which it reads the text of all files."""
+    """A line of which each command has a shape. `searches` are paths below which it reads the text of all files.
+
+    `decisive` is the text of the first shape that needs an approval, or else of the last shape.
+    """
 
     once: bool
     shape: str
     paths: frozenset[str]
     searches: frozenset[str]
+    decisive: str
 
 
 class _Paths:
@@ -131,6 +135,7 @@ def listed(
 ) -> Listed | None:
     """Return how a line is listed if each of its commands has a shape of `programs`. git may start no other program."""
     commands, folder, texts = commands_of(line) or [], cwd, list[str]()
+    decisive = ""
     once, is_open, has_moved, paths, searches = False, False, False, set[str](), set[str]()
     is_plain = cache(lambda folder, once: _is_plain(folder, workspace, once=once))
     for (joint, words), (next_joint, _) in zip(commands, [*commands[1:], Command("", ())], strict=False):
@@ -151,11 +156,12 @@ def listed(
         if words[0] in _SEARCHES or words[:2] == ("git", "grep"):
             searches |= check.read or ({folder} if joint != "|" else set())
         texts += [joint, shlex.join(words) if words[0] == "cd" else shape.text]
+        decisive = decisive if once else shape.text
         once, paths = once or shape.once, paths | check.read
         is_open = is_open or (shape.once and words[:2] not in (("git", "add"), ("git", "commit")))
     folders = frozenset(path for path in searches if os.path.isdir(path))  # noqa: PTH112 - a text
     text = " ".join(texts).strip()
-    return Listed(once, text, frozenset(paths), folders) if 0 < len(text) <= _MOST else None
+    return Listed(once, text, frozenset(paths), folders, decisive) if 0 < len(text) <= _MOST else None
 
 
 def _shape_of(

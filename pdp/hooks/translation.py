@@ -38,7 +38,8 @@ class Touched(NamedTuple):
 class Translated(NamedTuple):
     """A proposal for a call. `target` is the path, URL or command, for a person to read. `markings` classify it.
 
-    `place` is the file and line of the rule by which the proposal is for this tool, if there is such a rule.
+    `place` is the file and line of the rule by which the proposal is for this tool. `shape` is the text of a command's
+    shape. Both are empty if there is no rule or shape.
     """
 
     tool: str
@@ -47,6 +48,7 @@ class Translated(NamedTuple):
     markings: tuple[str, ...] = ()
     touched: Touched = Touched()
     place: str = ""
+    shape: str = ""
 
 
 def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, tuple[CommandShape, ...]]) -> Translated:
@@ -69,6 +71,7 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, tuple
         return as_entry(call, kind.value, None)
     target, region, tool, touched = "\n".join(targets) or call.tool, Region.INSIDE, kind.value, Touched()
     added: dict[str, Any] = {}
+    decisive = ""
     rest = {name: value for name, value in call.arguments.items() if name not in names}
     if kind is Kind.SHELL:
         touched, region = _run("\n".join(texts), rest, workspace)
@@ -76,6 +79,7 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, tuple
         match = listed(target, commands, workspace, call.cwd) if is_idle and len(targets) == 1 else None
         if match is not None:
             tool, added = _SESSION if match.once else _LISTED, {"shape": match.shape, "folder": call.cwd}
+            decisive = match.decisive
             touched = Touched({*touched.reads, *match.paths}, {*touched.writes, *match.paths}, match.searches)
     elif kind is Kind.WRITE:
         written = [path for name, each in given for path in (_patched(each) if name in _PATCHES else [each])]
@@ -95,7 +99,8 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, tuple
     markings = (GUARD_MARKING,) if region is Region.GUARD else ()
     tool = tool if region is Region.INSIDE else OUTSIDE
     done = as_entry(call, tool, target, *markings)
-    return done._replace(arguments={**done.arguments, **(added if tool == _SESSION else {})}, touched=touched)
+    arguments = {**done.arguments, **(added if tool == _SESSION else {})}
+    return done._replace(arguments=arguments, touched=touched, shape=decisive)
 
 
 def acting(call: HookCall) -> HookCall:
