@@ -1,13 +1,14 @@
-"""The calls of an ordinary day of coding, apart from shell commands: most run, some are asked, few are denied."""
+"""The calls of an ordinary day of coding: most run, some are asked, few are denied. `test_shell` has the commands."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from pdp.hooks.call import HookCall, Moment
-from pdp.hooks.decide import HookOutcome, preview
+from pdp.hooks.call import Behaviour, HookCall, Moment
+from pdp.hooks.decide import HookOutcome, answer, preview
 from pdp.hooks.dialects import DIALECTS
 from pdp.hooks.home import open_policy
 from pdp.hooks.starter import starter_files
@@ -111,3 +112,65 @@ async def test_calls_of_a_day_get_the_expected_outcome(
 
 def _at(value: Any, home: Path) -> Any:
     return value.replace("HOME", str(home)) if isinstance(value, str) else value
+
+
+async def test_approval_in_the_client_covers_the_shape_of_a_command_for_its_session(tmp_path: Path) -> None:
+    home, work = tmp_path / "home", tmp_path / "work"
+    for folder in (home / "state", work / ".git", work / "lib"):
+        folder.mkdir(parents=True)
+    for name, content in starter_files("alice").items():
+        (home / name).write_bytes(content)
+
+    async def asked(command: str, session: str = "s1", cwd: Path = work, **more: Any) -> Behaviour:
+        """Ask about a command. If the client asks its user, the user approves the command, and the client runs it."""
+        number = str(len(calls))
+        built_in = DIALECTS["claude-code"].built_in["Bash"]
+        call = HookCall(
+            "claude-code", Moment.BEFORE, session, number, "Bash", {"command": command, **more}, str(cwd), built_in
+        )
+        found = await answer(call, policy, can_ask=True)
+        calls.append((command, found.message))
+        await answer(replace(call, moment=Moment.AFTER, executed={"stdout": ""}), policy)
+        return found.behaviour
+
+    calls: list[tuple[str, str]] = []
+    with ExitStack() as owned:
+        policy = open_policy(home, owned)
+        assert await asked("pytest -q lib") is Behaviour.ASK
+        assert "An approval covers this session: pytest [" in calls[-1][1]
+        for command in ("pytest -q lib", "pytest -x lib", "pytest lib -k parser", "ls lib"):
+            assert await asked(command) is Behaviour.PASS
+        assert await asked("pytest lib", session="s2") is Behaviour.ASK
+        assert await asked("pytest .", cwd=work / "lib") is Behaviour.ASK
+        assert await asked("pytest lib", run_in_background=True) is Behaviour.ASK
+        assert await asked("mkdir lib/new") is Behaviour.ASK
+        assert await asked("pytest lib && pytest -q") is Behaviour.ASK
+        for _ in range(2):
+            assert await asked("git push") is Behaviour.ASK
+
+
+@pytest.mark.parametrize(
+    ("command", "outcome"),
+    [
+        ("git status", HookOutcome.RUNS),
+        ("ls lib && pytest -q", HookOutcome.ASKS_ONCE),
+    ],
+)
+async def test_preview_names_the_shape_that_decides_a_command(
+    tmp_path: Path, command: str, outcome: HookOutcome
+) -> None:
+    home, work = tmp_path / "home", tmp_path / "work"
+    for folder in (home / "state", work / ".git", work / "lib"):
+        folder.mkdir(parents=True)
+    for name, content in starter_files("alice").items():
+        (home / name).write_bytes(content)
+    built_in = DIALECTS["claude-code"].built_in["Bash"]
+    with ExitStack() as owned:
+        call = HookCall("claude-code", Moment.BEFORE, "s1", "c1", "Bash", {"command": command}, str(work), built_in)
+        found = await preview(call, open_policy(home, owned))
+
+    file, line, _ = found.place.rsplit(":", 2)
+    shape = Path(file).read_text().splitlines()[int(line) - 1]
+    assert (found.outcome, file, command.split("&& ")[-1].split()[0] in shape) == (
+        outcome, str(home / "commands.yaml"), True,
+    )  # fmt: skip
