@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pdp.approvals.approvals import Approvals as Approvals
-    from pdp.approvals.lasting import GrantRefusedError as GrantRefusedError
     from pdp.approvals.people import ApprovalRefusedError as ApprovalRefusedError
     from pdp.audit.chain import MemoryAudit as MemoryAudit
     from pdp.audit.file import FileAudit as FileAudit
@@ -45,7 +44,6 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "pdp.approvals.approvals": ("Approvals",),
-    "pdp.approvals.lasting": ("GrantRefusedError",),
     "pdp.approvals.people": ("ApprovalRefusedError",),
     "pdp.audit.chain": ("MemoryAudit",),
     "pdp.audit.file": ("FileAudit",),

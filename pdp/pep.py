@@ -436,10 +436,7 @@ class Pep(Closable):
         """
         if not isinstance(run_id, str) or not run_id:
             raise UsageError("run_id has to be a non-empty text", hint="pass the `run_id` of the sessions")
-        own_session = Session.read(session)
-        self._parts.stores.end_run(run_id, own_session.caller, labelled=self.manifest.tracks_flow)
-        if self.approvals is not None:
-            self.approvals.lasting.end_run(run_id, own_session.claims)
+        self._parts.end_run(run_id, Session.read(session))
 
     def state_after(self, tool: str, state: Mapping[str, Any], result: Any) -> dict[str, Any]:
         """Return the state after `tool` returned `result`, with the tool's state effects applied to `state`.

@@ -25,7 +25,8 @@ from pdp.json import canonical, thawed
 from pdp.manifest.model import Tool
 from pdp.stores.actions import Action, ActionState, ActionStore
 from pdp.stores.approvals import Approval, ApprovalState, ApprovalStore, Grant, Reach, Transaction
-from pdp.stores.memory import MemoryApprovals
+from pdp.stores.grants import GrantStore
+from pdp.stores.memory import MemoryApprovals, MemoryGrants
 
 Result = TypeVar("Result")
 
@@ -74,6 +75,7 @@ class Approvals:
         ids: Callable[[], str] | None = None,
     ) -> None:
         self.store: ApprovalStore = MemoryApprovals() if store is None else store
+        self._grants: GrantStore = getattr(self.store, "lasting", None) or MemoryGrants()
         self.audit = audit
         self.actions: ActionStore | None = None
         self._ids = ids
@@ -91,7 +93,7 @@ class Approvals:
         return other
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """Lock the approvals during a step's check, event and swap, so that no event records a step that fails."""
         if not self._lock.acquire(timeout=TURN_SECONDS):
             raise StoreError(f"approvals: locked by another thread for {TURN_SECONDS:g} s")
@@ -134,7 +136,7 @@ class Approvals:
             # Staging may read the application's sources, which can be slow, so it runs without the lock.
             action = stage()
             opened = replace(new, id=self._ids() if self._ids else new.id, action_id=action.id if action else None)
-            with self.locked():
+            with self._locked():
                 if [*self.store.list(call_digest=new.call_digest)] != stored:
                     continue
                 self._make_room(new)
@@ -203,7 +205,7 @@ class Approvals:
     @property
     def lasting(self) -> LastingGrants:
         """The lasting grants that people gave with these approvals."""
-        return LastingGrants(self)
+        return LastingGrants(self._grants, self._log, self._locked)
 
     def deny(self, approval_id: str, claims: Any, at: str | None = None, why: str | None = None) -> Approval:
         """Deny an approval that is not used yet. One approver is enough. Raises the errors of `grant`."""
@@ -268,7 +270,7 @@ class Approvals:
             used = self.consume(approval, now, within=transaction)
 
         # The approvals are always locked before a transaction begins, because the opposite order could deadlock.
-        with self.locked():
+        with self._locked():
             if approval.state in _OPEN:
                 # The expiry is stored first, because a rollback of the transaction would undo it.
                 self._unexpired([approval], now)
@@ -281,7 +283,7 @@ class Approvals:
         return result, used
 
     def _record_doubt(self, used: Approval) -> None:
-        log = self.log()
+        log = self._log()
         try:
             log.append({**_event("consumed", used, used.subject, log), "outcome": "unknown"})
         except AuditError:
@@ -329,7 +331,7 @@ class Approvals:
         within: Transaction | None = None,
     ) -> Approval:
         """Change a pending or granted approval. `change` returns the new record and the person who changes it."""
-        with self.locked():
+        with self._locked():
             while True:
                 old = self.get(approval_id)
                 # Within a transaction no expiry is stored: `consume_with` has already stored it.
@@ -350,7 +352,7 @@ class Approvals:
 
     def _expire(self, approval: Approval) -> None:
         try:
-            with self.locked():
+            with self._locked():
                 self._swapped("expired", approval, replace(approval, state=ApprovalState.EXPIRED), approval.subject)
         except AuditError:
             # The approval already counts as expired. The store is updated later, when the audit event can be recorded.
@@ -378,8 +380,7 @@ class Approvals:
             hint="decide on pending approvals, or withdraw those that are not needed",
         )
 
-    def log(self) -> AuditLog:
-        """Return the audit stream; without one, a new stream in memory."""
+    def _log(self) -> AuditLog:
         if self.audit is None:
             self.audit = MemoryAudit()
         return self.audit
@@ -388,7 +389,7 @@ class Approvals:
         self, step: str, old: Approval | None, new: Approval, subject: str, within: Transaction | None = None
     ) -> bool:
         """Record a step by `subject`, then store it. Return False if another step came first, and record that too."""
-        log = self.log()
+        log = self._log()
         event = _event(step, new, subject, log)
         log.append_within(event, within)
         try:

@@ -9,20 +9,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pdp.approvals.people import ApprovalRefusedError, Refusal, named_person, time_or_now
-from pdp.audit.chain import AuditEvent, recordable
+from pdp.audit.chain import AuditEvent, AuditLog, recordable
 from pdp.clock import LAST_SECOND, to_milliseconds, to_seconds
 from pdp.errors import AuditError, PdpError, UsageError
 from pdp.session import Person
 from pdp.stores.approvals import Approval, LastingOffer, Reach, Transaction, are_for
-from pdp.stores.grants import GrantState, LastingGrant, scopes_of
-
-if TYPE_CHECKING:
-    from pdp.approvals.approvals import Approvals
+from pdp.stores.grants import GrantState, GrantStore, LastingGrant, scopes_of
 
 Result = TypeVar("Result")
 
@@ -71,9 +69,10 @@ def end_of(approval: Approval, reach: Reach, now: str, until: str | None) -> str
 class LastingGrants:
     """The lasting grants of `Approvals`. Safe to share between threads and enforcement points."""
 
-    def __init__(self, approvals: Approvals) -> None:
-        self._approvals = approvals
-        self._store = approvals.store.lasting
+    def __init__(
+        self, store: GrantStore, log: Callable[[], AuditLog], locked: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._store, self._log, self._locked = store, log, locked
 
     def get(self, grant_id: str) -> LastingGrant:
         """Return the grant with this id. Raise `GrantUnknownError` for an unknown id."""
@@ -113,7 +112,7 @@ class LastingGrants:
             uses=offer.uses,
             uses_left=offer.uses,
         )
-        with self._approvals.locked():
+        with self._locked():
             self._record("created", grant, approval.grants[-1].sub)
             self._store.add(grant)
         return grant
@@ -154,7 +153,7 @@ class LastingGrants:
         self, grant: LastingGrant, now: str, step: Callable[[Callable[[Transaction | None], object]], Result]
     ) -> Result:
         """Call `step` with a function that takes one use of the grant. Raises as `use`."""
-        with self._approvals.locked():
+        with self._locked():
             return step(lambda transaction: self.use(grant.id, now, within=transaction))
 
     def revoke(self, grant_id: str, claims: Any, at: str | None = None) -> LastingGrant:
@@ -178,7 +177,7 @@ class LastingGrants:
             if not named and not any(map(person.may_be, known)):
                 raise GrantRefusedError(f"grant {old.id}: only its subject, its people and its approvers may revoke it")
             new = replace(old, state=GrantState.REVOKED, closed_at=now, closed_by=person)
-            with self._approvals.locked():
+            with self._locked():
                 if self._swapped("revoked", old, new, person.sub):
                     return new
 
@@ -197,7 +196,7 @@ class LastingGrants:
 
     def _expire(self, grant: LastingGrant, now: str) -> None:
         try:
-            with self._approvals.locked():
+            with self._locked():
                 self._swapped("expired", grant, replace(grant, state=GrantState.EXPIRED, closed_at=now), grant.subject)
         except AuditError:
             # The grant already counts as expired. The store is updated later, when the audit event can be recorded.
@@ -210,7 +209,7 @@ class LastingGrants:
         event = self._record(step, new, subject, within)
         done = self._store.replace(old, new, within=within)
         if not done:
-            self._approvals.log().append_within({**event, "outcome": "failed"}, within)
+            self._log().append_within({**event, "outcome": "failed"}, within)
         return done
 
     def _record(self, step: str, grant: LastingGrant, subject: str, within: Transaction | None = None) -> AuditEvent:
@@ -226,5 +225,5 @@ class LastingGrants:
             "approval_id": grant.id,
             "grant_id": grant.id,
         }
-        self._approvals.log().append_within(event, within)
+        self._log().append_within(event, within)
         return event

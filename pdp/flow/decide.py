@@ -76,9 +76,7 @@ def _through_stages(
         if isinstance(decided, Decided):
             stage = decided
             if decision.verdict is Verdict.STEP_UP and parts.approvals is not None:
-                from pdp.flow.waiting import held  # noqa: PLC0415 - only for calls that need an approval
-
-                decided = yield from held(decided, parts)
+                decided = yield from _held(decided, parts)
     except Exception as error:  # noqa: BLE001 - any failure on the way is a DENY
         return stage.denied(*failed(error))
     except BaseException:
@@ -86,6 +84,20 @@ def _through_stages(
         yield from record_decision(stage.denied(INTERNAL_ERROR, "the caller was cancelled or interrupted"), parts.audit)
         raise
     return decided
+
+
+def _held(decided: Decided, parts: Parts) -> Generator[Step, Any, Decided | Replaced]:
+    """Decide a STEP_UP again with the lasting grant that covers the call. Without such a grant, open an approval."""
+    from pdp.flow.reserve import open_approval, with_grant  # noqa: PLC0415 - only if an approval is needed
+
+    prepared = yield from with_grant(decided.prepared, parts)
+    if prepared is not None:
+        decision: Decision = yield Question(prepared.body)
+        # Only the policy decides whether the grant clears the STEP_UP.
+        if decision.verdict is not Verdict.STEP_UP:
+            return conclude(prepared, decision, parts)
+    received = decided.asked.received
+    return (yield from open_approval(decided, parts)) if received.to_run or received.hold else decided
 
 
 def read(received: Received, proposal: Any, session: Any, tools: Tools, request_id: str | None = None) -> Asked | Ended:

@@ -253,6 +253,12 @@ class Parts:
         if self.approvals is not None:
             self.approvals.attach(self.audit, self.stores.actions)
 
+    def end_run(self, run_id: str, session: Session) -> None:
+        """End a run of the session's caller, with its lasting grants, and delete its records."""
+        self.stores.end_run(run_id, session.caller, labelled=self.manifest.manifest.tracks_flow)
+        if self.approvals is not None:
+            self.approvals.lasting.end_run(run_id, session.claims)
+
     def obligations(self) -> Obligations:
         """Return the application's obligation handlers, or only the baseline's handlers if the application has none."""
         from pdp.obligations.handlers import BASELINE  # noqa: PLC0415 - only for decisions that have obligations

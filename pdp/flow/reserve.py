@@ -16,6 +16,8 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
+import orjson
+
 from pdp.approvals.approvals import Approvals
 from pdp.approvals.lasting import GrantRefusedError
 from pdp.approvals.people import ApprovalRefusedError
@@ -38,9 +40,9 @@ from pdp.flow.stages import (
     not_run,
 )
 from pdp.json import JsonValueError, canonical
-from pdp.request import Request
+from pdp.request import Request, bounded
 from pdp.stores.actions import Action, ActionState, ActionStateError, ActionStore
-from pdp.stores.approvals import Approval, ApprovalState, Transaction
+from pdp.stores.approvals import Approval, ApprovalState, Transaction, lasting_offer
 from pdp.stores.keys import (
     LASTING,
     ApprovalUse,
@@ -120,6 +122,23 @@ def _used(asked: Asked, checked: Checked, call_digest: str, approvals: Approvals
     if approval is None or approval.call_digest != call_digest or approval.state is not ApprovalState.CONSUMED:
         return None
     return approval
+
+
+def with_grant(prepared: Prepared, parts: Parts) -> Generator[Step, Any, Prepared | None]:
+    """Return the call with the lasting grant that covers it, or None. Raise `StoreError` on failure."""
+    entry, approvals, context = prepared.checked.tool.entry, parts.approvals, prepared.request.context
+    if approvals is None or entry.approval.lasting is None or prepared.approval is not None:
+        return None
+    offer = lasting_offer(orjson.loads(prepared.body), entry)
+    if offer is None:
+        return None
+    asked, now = prepared.asked, context["time"]
+    tokens = asked.session.claims, asked.received.proposer
+    grant = yield Work(partial(approvals.lasting.covering, offer, context["run_id"], now, *tokens), approvals.blocking)
+    if grant is None:
+        return None
+    request = prepared.request._replace(context={**context, "grant": grant.as_context(now)})
+    return prepared._replace(request=request, body=bounded(canonical(request.as_json())), grant=grant)
 
 
 def open_approval(decided: Decided, parts: Parts) -> Generator[Step, Decided, Decided]:

@@ -126,6 +126,9 @@ class ArgumentRole(StrEnum):
     BODY = "body"
 
 
+NAMED_BY_PEOPLE: Final = (ArgumentRole.DESTINATION, ArgumentRole.OBJECT, ArgumentRole.URL, ArgumentRole.ADDRESS)
+"""The roles of arguments by which a person names a call. Without `by`, these arguments limit a lasting grant."""
+
 SINKS: Final = frozenset((ArgumentRole.DESTINATION, ArgumentRole.URL, ArgumentRole.ADDRESS))
 """The roles of arguments through which data can leave the system."""
 

@@ -11,24 +11,18 @@ from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import orjson
 
 from pdp.clock import LAST_SECOND, to_seconds
 from pdp.decision import new_id
 from pdp.json import canonical, digest
-from pdp.manifest.fields import SUBJECT, ArgumentRole, EffectClass, duration_seconds, normal_duration
+from pdp.manifest.fields import NAMED_BY_PEOPLE, SUBJECT, ArgumentRole, EffectClass, duration_seconds, normal_duration
 from pdp.manifest.model import Tool
 from pdp.session import Person
 
-if TYPE_CHECKING:
-    from pdp.stores.grants import GrantStore
-
 MASKED: Final = "(sensitive)"
-NAMED_BY_PEOPLE: Final = (ArgumentRole.DESTINATION, ArgumentRole.OBJECT, ArgumentRole.URL, ArgumentRole.ADDRESS)
-"""The roles of arguments by which a person names a call. Without `by`, these arguments limit a lasting grant."""
-
 # Fields of the context that differ between the calls of one lasting grant. The arguments are compared one by one.
 _OF_ONE_CALL: Final = frozenset((
     "approval", "arguments", "call_digest", "flow", "grant", "idempotency_key", "request_id", "run_id", "spent", "time",
@@ -376,13 +370,12 @@ class Transaction(Protocol):
 
 
 class ApprovalStore(Protocol):
-    """A thread-safe store of approvals. Each method is one atomic step."""
+    """A thread-safe store of approvals. Each method is one atomic step.
+
+    A store may have the attribute `lasting`, a `GrantStore`. Otherwise lasting grants are kept in memory.
+    """
 
     blocking: bool  # Whether the methods wait for a disk or a network.
-
-    @property
-    def lasting(self) -> "GrantStore":
-        """The store of lasting grants, in the same database."""
 
     def add(self, approval: Approval) -> Approval:
         """Add a pending approval. If the call (`call_digest`) already has one, return the stored approval."""

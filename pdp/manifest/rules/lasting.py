@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 from pdp.documents import shown_name
 from pdp.documents.validation import Finding
-from pdp.manifest.fields import ArgumentRole, EffectClass, NotATool
+from pdp.manifest.fields import NAMED_BY_PEOPLE, ArgumentRole, EffectClass, NotATool
 from pdp.manifest.model import Tool
 from pdp.manifest.rules.rules import argument_findings
 from pdp.manifest.schema.walk import SchemaNode, argument_schemas
-from pdp.stores.approvals import NAMED_BY_PEOPLE
 
 _BOUNDED_KINDS = frozenset(("boolean", "integer", "null", "number"))
 _BOUNDS = frozenset(("maxItems", "maxLength", "maxProperties"))

@@ -13,7 +13,7 @@ import typer
 from pdp.approvals.people import ApprovalRefusedError, Refusal, may_decide
 from pdp.cli import Exit
 from pdp.cli.commands.stores.approval_text import fields, sentence
-from pdp.cli.commands.stores.desk import Desk, listed, open_desk, open_of, whole_id
+from pdp.cli.commands.stores.desk import Desk, open_desk, open_of, select_approvals, whole_id
 from pdp.cli.commands.stores.stores import StepAudit, StoreUrl
 from pdp.cli.options import AsJson, command_app, file_option
 from pdp.cli.output import print_answer, print_error, print_line
@@ -81,7 +81,7 @@ def listing(
         raise UsageError("--mine needs a person", hint="name the person with --session FILE and use a store")
     wanted = None if every else state or ApprovalState.PENDING
     with open_desk(store, service, session, decides=False) as (desk, claims):
-        found, now = listed(desk, wanted, tool, run), to_seconds(time.time())
+        found, now = select_approvals(desk, wanted, tool, run), to_seconds(time.time())
     approvals = [approval for approval in found if not mine or may_decide(approval, claims, now)]
     filtered = " that match" if mine or tool is not None or run is not None else ""
     lines = [f"{approval.id}  {sentence(approval)}" for approval in approvals]
@@ -125,7 +125,7 @@ def watch(
             now = to_seconds(time.time())
             waiting = (
                 approval
-                for approval in listed(desk, ApprovalState.PENDING, tool, run)
+                for approval in select_approvals(desk, ApprovalState.PENDING, tool, run)
                 if approval.id not in seen and (claims is None or may_decide(approval, claims, now))
             )
             approval = next(waiting, None)

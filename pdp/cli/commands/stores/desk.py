@@ -83,7 +83,7 @@ def service_client(service: str, *others: object) -> Client:
     return Client(service)
 
 
-def listed(
+def select_approvals(
     desk: Desk, state: ApprovalState | None, tool: str | None = None, run: str | None = None
 ) -> Sequence[Approval]:
     """Return the approvals that are in this state now, with this tool and run, oldest first; None means any."""
@@ -97,7 +97,7 @@ def listed(
 def open_of(desk: Desk, run: str | None = None) -> Sequence[Approval]:
     """Return the approvals that are not decided yet, or granted and not used yet."""
     states = ApprovalState.PENDING, ApprovalState.GRANTED
-    return [approval for state in states for approval in listed(desk, state, run=run)]
+    return [approval for state in states for approval in select_approvals(desk, state, run=run)]
 
 
 def whole_id(desk: Desk, text: str) -> str:

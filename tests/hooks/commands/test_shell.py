@@ -12,7 +12,7 @@ import pytest
 from pdp.hooks.shapes import HookCommands
 from pdp.hooks.shell import Command, commands_of, listed
 from pdp.hooks.workspace import Workspace
-from tests.hooks.test_commands import ONCE_A_RUN, RUNS, STARTER
+from tests.hooks.commands.test_commands import ONCE_A_RUN, RUNS, STARTER
 
 LITERAL = {
     "pwd": [("pwd",)],

@@ -1,0 +1,1 @@
+"""Tests of shell commands: their parser, and their shapes in commands.yaml."""
