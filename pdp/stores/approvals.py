@@ -98,6 +98,7 @@ class Approval:
         action_id: the action that was staged for the call; None for a call without effects.
         task: what approvers see besides the request (pattern 7): queue or principal, rationale, evidence, sla.
         token: the tokens of the call. A grant needs another token.
+        reach: how far the approval reaches: `once`, `run` or `until`.
 
     Examples:
         >>> from pathlib import Path
@@ -138,6 +139,7 @@ class Approval:
     decision_id: str | None = None
     task: dict[str, Any] | None = None
     token: TokenMarks = field(default_factory=dict)
+    reach: str = "once"
 
     @classmethod
     def asked(

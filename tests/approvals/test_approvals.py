@@ -103,6 +103,7 @@ def test_opened_approval_has_every_documented_field() -> None:
         "decision_id": None,
         "task": None,
         "token": {},
+        "reach": "once",
     }
     assert approval.request["context"]["arguments"] == payments.ARGUMENTS
     assert "47500" not in repr(approval)
