@@ -31,12 +31,13 @@ class Placed(NamedTuple):
 class Roles:
     """The roles of one tool's arguments. `names` are the property names of the tool's schema. Immutable."""
 
-    __slots__ = ("_defaults", "_names", "_of", "_roles", "used")
+    __slots__ = ("_defaults", "_has_pointers", "_names", "_of", "_roles", "used")
 
     def __init__(self, entry: Tool, names: frozenset[str]) -> None:
         # Ids are computed from the roles, so the roles are converted to plain strings.
         self._roles = {name: str(role) for name, role in (entry.roles or {}).items()}
         self.used, self._of, self._names = frozenset(self._roles.values()), RoleNames(self._roles).of, names
+        self._has_pointers = any(name.startswith("/") for name in self._roles)
         properties = entry.schema_.get("properties", {})
         stated = {name: part for name, part in properties.items() if isinstance(part, Mapping) and "default" in part}
         self._defaults = {name: canonical(part["default"]) for name, part in stated.items()}
@@ -47,7 +48,7 @@ class Roles:
             if argument in self._defaults and canonical(value) == self._defaults[argument]:
                 continue
             for leaf in leaf_values(value, pointer(argument), self._names):
-                name = self._of(leaf.path) or argument
+                name = (self._has_pointers and self._of(leaf.path)) or argument
                 yield Placed(leaf, self._roles.get(name), leaf.path if name.startswith("/") else argument)
 
     def beside(self, listed: Iterable[Placed], most: int) -> Callable[[Placed], list[str]]:
