@@ -42,7 +42,7 @@ from pdp.flow.stages import (
 from pdp.json import JsonValueError, canonical
 from pdp.request import Request, bounded
 from pdp.stores.actions import Action, ActionState, ActionStateError, ActionStore
-from pdp.stores.approvals import Approval, ApprovalState, Transaction, lasting_offer
+from pdp.stores.approvals import Approval, ApprovalState, Reach, Transaction, lasting_offer
 from pdp.stores.keys import (
     LASTING,
     ApprovalUse,
@@ -456,10 +456,12 @@ def _inputs(prepared: Prepared) -> bytes:
 
 def endorse(prepared: Prepared, stores: Stores) -> Generator[Step, None, None]:
     """Record in the run ledger that people approved the call's values. Raise `StateError` if that fails."""
-    flow = prepared.flow
-    if flow is None or prepared.approval is None:
+    flow, approval = prepared.flow, prepared.approval
+    if flow is None or approval is None:
         return
-    endorsed = prepared.checked.tool.tracker.endorsed(flow, prepared.call_id)
+    # People who let the approval reach further have seen only the markings in the request that they approved.
+    seen = None if approval.reach is Reach.ONCE else approval.request["context"]["flow"]["markings"]
+    endorsed = prepared.checked.tool.tracker.endorsed(flow, prepared.call_id, seen)
     if endorsed:
         from pdp.ledger.ledger import RunLabels  # noqa: PLC0415 - only if the manifest tracks flow
 

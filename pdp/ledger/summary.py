@@ -12,9 +12,10 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from pdp.json import MAX_BYTES, JsonValueError, canonical, pointer
+from pdp.json import MAX_BYTES, JsonValueError, canonical
 from pdp.ledger.labels import LABELS, UNTRUSTED, ResultReader
 from pdp.ledger.ledger import LedgerStore, Origin, RunIds, RunLabels, run_of
+from pdp.ledger.roles import TARGETS, Roles
 from pdp.ledger.values import (
     SHORTEST,
     WORD,
@@ -27,6 +28,7 @@ from pdp.ledger.values import (
     links,
     names_something,
     normal,
+    site_of,
 )
 from pdp.manifest.fields import EffectClass
 from pdp.manifest.model import Tool
@@ -46,8 +48,6 @@ _NO_LEAF: Final = Leaf("", "")
 _ANCHORING: Final = 0.75
 """The share of an argument's words that must be the user's for the argument to count as anchored."""
 _ADDRESSES: Final = ("url", "address")
-_TARGETS: Final = ("destination", "object")
-_LAST: Final = len(_TARGETS)
 _SHORT_STATUS: Final = 64
 _LETTERS: Final = re.compile(r"[^\W\d_]+")
 _CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -73,12 +73,16 @@ _ENDINGS: Final = ("ing", "es", "ed", "s", "e")
 
 
 class _Query(NamedTuple):
-    """A value in the arguments, its ids in the ledger, its id as an endorsed value, and a query for its host."""
+    """A value in the arguments, its ids in the ledger, its id as an endorsed value, a query for its host, and its site.
+
+    Only a value with the role `url` has a site.
+    """
 
     value: str
     ids: tuple[str, ...] = ()
     endorsed: str | None = None
     host: _Query | None = None
+    site: str = ""
 
 
 class _Argument(NamedTuple):
@@ -114,12 +118,10 @@ def prompt_of(texts: tuple[str, ...]) -> Prompt:
 class Tracker:
     """Finds the sources of one tool's arguments. `names` are the property names of the tool's schema. Immutable."""
 
-    __slots__ = ("_entry", "_is_pure", "_names", "_own_words", "_reader", "_roles", "_stems")
+    __slots__ = ("_entry", "_is_pure", "_own_words", "_reader", "_roles", "_stems")
 
     def __init__(self, entry: Tool, names: frozenset[str]) -> None:
-        self._entry, self._names = entry, names
-        # Ids are computed from the roles, so the roles are converted to plain strings.
-        self._roles = {name: str(role) for name, role in (entry.roles or {}).items()}
+        self._entry, self._roles = entry, Roles(entry, names)
         self._reader, self._is_pure = ResultReader(entry), entry.effect_class is EffectClass.PURE
         self._stems = _stems(entry.name)
         documented = f"{entry.name} {entry.description} {canonical(entry.schema_).decode()}"
@@ -128,14 +130,15 @@ class Tracker:
     def call_flow(self, arguments: Mapping[str, Any], session: Session, store: LedgerStore, now: float) -> CallFlow:
         """Return the ledger's data about a call of a run. Raises the errors of `LedgerStore.read`."""
         run, ids = _run(store.key, session.caller, session.run_id or "")
-        lookup, roles = _SourceLookup(ids, session, self._stems, self._own_words, self._entry), self._roles
-        leaves = (
-            (name, leaf) for name, value in arguments.items() for leaf in leaf_values(value, pointer(name), self._names)
-        )
+        lookup = _SourceLookup(ids, session, self._stems, self._own_words, self._entry)
+        leaves = self._roles.placed(arguments)
         listed = list(islice(leaves, _MOST_LEAVES))
-        beside = self._beside(listed) if len(roles) > 1 else {}
-        queried = [lookup.argument(leaf, roles.get(name), beside.get(name, ())) for name, leaf in listed]
+        beside = self._roles.beside(listed, MOST_ARGUMENTS)
+        queried = [lookup.argument(placed.leaf, placed.role, beside(placed)) for placed in listed]
         labels, lookup.sources = store.read(run, lookup.ids, now)
+        sites = {self._site(query.site, ids, labels.markings): query.site for _, _, query, _ in queried if query.site}
+        if sites and labels.tainted:
+            lookup.sites = frozenset(sites[name] for name in store.read(run, list(sites), now).sources)
         lookup.unknown = (*_MODEL, UNTRUSTED) if labels.full else _MODEL
         if session.plan and labels.plan is None and not labels.tainted:
             pinned = RunLabels(plan=tuple(_planned(session.plan)))
@@ -147,9 +150,9 @@ class Tracker:
         for argument in queried:
             value = argument.query.value
             sources, calls = lookup.origin(argument.query, argument.role, argument.leaf)
-            if (
-                argument.role in _TARGETS or len(value) >= SHORTEST or not lookup.is_setting(value)
-            ) and GOOD.isdisjoint(sources):
+            if (argument.role in TARGETS or len(value) >= SHORTEST or not lookup.is_setting(value)) and GOOD.isdisjoint(
+                sources
+            ):
                 is_model = "model" in sources
                 # In a tainted run, untrusted text may influence the words of the model, and a pure tool may decode such
                 # text.
@@ -164,7 +167,7 @@ class Tracker:
         if len(labelled) > MOST_ARGUMENTS or len(queried) == _MOST_LEAVES:
             rest = {"path": "", "role": "destination", "sources": [UNTRUSTED], "from": [], "home": False, "links": []}
             rests = [rest]
-            if not set(_ADDRESSES).isdisjoint(roles.values()):
+            if not self._roles.used.isdisjoint(_ADDRESSES):
                 # The model may also have composed the addresses that are left out of the list.
                 rests.append({**rest, "role": "url", "sources": ["model", UNTRUSTED]})
             labelled = [*rests, *labelled[: MOST_ARGUMENTS - len(rests)]]
@@ -181,21 +184,6 @@ class Tracker:
         return CallFlow(
             context, digested, lookup.prompt, session.home_domains, run, ids, labels, lowered, unknown, queried
         )
-
-    def _beside(self, listed: Iterable[tuple[str, Leaf]]) -> dict[str, list[str]]:
-        """Return, by argument, the destinations and objects together with which an approval endorses the argument."""
-        targets = [(self._order(name), name, normal(leaf.value)) for name, leaf in listed if self._order(name) < _LAST]
-        # Arguments beyond this number are not listed in the request and count as untrusted, even if a person endorsed
-        # them.
-        targets = sorted(targets)[:MOST_ARGUMENTS]
-        return {
-            name: [part for order, *pair in targets if order < self._order(name) for part in pair]
-            for name in self._roles
-        }
-
-    def _order(self, name: str) -> int:
-        role = self._roles.get(name)
-        return _TARGETS.index(role) if role in _TARGETS else _LAST
 
     def learned(
         self, flow: CallFlow, arguments: Mapping[str, Any], result: Any, call: str, *, failed: bool = False
@@ -217,10 +205,19 @@ class Tracker:
             tainted = _says_more_than_its_state(prose, echoes) or _leads_on(prose, echoes, flow)
         return RunLabels(frozenset((name,) if tainted else ()), reader.markings), sources
 
-    def endorsed(self, flow: CallFlow, call: str) -> dict[str, Origin]:
-        """Return the sources that the call's approval adds, by id. A source holds for its value, tool and role only."""
-        endorsed = (query.endorsed for argument in flow.arguments for query in (argument.query, *argument.links))
+    def endorsed(self, flow: CallFlow, call: str, markings: Iterable[str] | None = None) -> dict[str, Origin]:
+        """Return the sources that the call's approval adds, by id. A source holds for its value, tool and role only.
+
+        With `markings`, the approval reaches to other pages of the same site, until the run reads other markings.
+        """
+        endorsed = [query.endorsed for argument in flow.arguments for query in (argument.query, *argument.links)]
+        if markings is not None:
+            sites = {argument.query.site for argument in flow.arguments if argument.query.site}
+            endorsed += [self._site(site, flow.ids, markings) for site in sites]
         return {name: Origin("endorsed", self._entry.name, call) for name in endorsed if name}
+
+    def _site(self, site: str, ids: RunIds, markings: Iterable[str]) -> str:
+        return ids.of(site, self._entry.name, "site", *sorted({*markings}.difference(self._entry.admits or ())))
 
 
 def _says_more_than_its_state(prose: Iterable[str], echoes: Iterable[str | float]) -> bool:
@@ -245,8 +242,8 @@ class _SourceLookup:
     """Finds the sources of one call's values. Values whose ids are not in the ledger have the sources `unknown`."""
 
     __slots__ = (
-        "_destroys", "_facts", "_home", "_run_ids", "_stems", "_tool", "_tool_words", "ids", "prompt", "sources",
-        "unknown",
+        "_destroys", "_facts", "_home", "_run_ids", "_stems", "_tool", "_tool_words", "ids", "prompt", "sites",
+        "sources", "unknown",
     )  # fmt: skip
 
     def __init__(
@@ -255,6 +252,7 @@ class _SourceLookup:
         self.prompt = prompt_of(tuple(session.prompt))
         self.ids: list[str] = []
         self.sources: Mapping[str, Origin] = {}
+        self.sites: frozenset[str] = frozenset()
         self.unknown: tuple[str, ...] = _MODEL
         self._run_ids, self._tool, self._stems, self._tool_words = ids, entry.name, stems, words
         self._destroys = bool(entry.destructive)
@@ -265,7 +263,8 @@ class _SourceLookup:
         """Return the query for a text or number, which an approval endorses together with `beside`."""
         value = leaf.value
         if role != "body" or not isinstance(value, str):
-            return _Argument(leaf, role, self._query(normal(value), role, beside, is_address=role in _ADDRESSES))
+            query = self._query(normal(value), role, beside, is_address=role in _ADDRESSES)
+            return _Argument(leaf, role, query._replace(site=site_of(str(value))) if role == "url" else query)
         # Mail to an address in a home domain stays inside, so it does not count as a destination.
         leading = (link for link in map(normal, links(value)) if "@" not in link or domain_of(link) not in self._home)
         in_body = tuple(self._query(link, role, beside, is_address=True) for link in leading)
@@ -302,6 +301,8 @@ class _SourceLookup:
             # No source contains the whole address, so the source of its host counts. The rest comes from the model.
             sources, calls = self._known(query.host, role)
             sources.update(self.unknown)
+            if query.site in self.sites:
+                sources.add("endorsed")
         return sorted(sources or self.unknown), [{"tool": tool, "call": call} for tool, call in sorted(calls)]
 
     def _known(self, query: _Query, role: str | None, leaf: Leaf = _NO_LEAF) -> tuple[set[str], set[tuple[str, str]]]:
@@ -328,7 +329,7 @@ class _SourceLookup:
         if names_something(value):
             return True
         nouns = {*_stems(leaf.path), *self._stems[1:]} - {"number"}
-        return role in _TARGETS and is_numeric(value) and self.prompt.numbers(value, nouns)
+        return role in TARGETS and is_numeric(value) and self.prompt.numbers(value, nouns)
 
     def _is_of_kind(self, tool: str) -> bool:
         """Return whether the names of two tools share a noun, such as `file`, so both tools use such records."""
@@ -336,7 +337,7 @@ class _SourceLookup:
 
     def steers(self, argument: _Argument) -> bool:
         """Return whether the model may have chosen this value because untrusted text told the model what to read."""
-        is_setting = argument.role not in _TARGETS and self.is_setting(argument.query.value)
+        is_setting = argument.role not in TARGETS and self.is_setting(argument.query.value)
         return not is_setting and not self.prompt.has_words_of(str(argument.leaf.value))
 
     def is_setting(self, value: str) -> bool:

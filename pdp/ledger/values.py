@@ -78,6 +78,11 @@ _ITEM: Final = re.compile(r"^\s*(?:[-*\u2022]|\d{1,3}[.)])\s+")
 _LONGEST_ITEM: Final = 64
 _ANY_SCHEME: Final = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _ADDRESS: Final = re.compile(rf"(https?://[^\s/\\?#]+|(?:{_LABEL}+\.)+{_TLD}(?=/)|{_IP})([/\\?#]\S*)", re.IGNORECASE)
+# A host of plain letters without a user name, and no character that programs skip or replace.
+_PLAIN_LINK: Final = re.compile(
+    r"((?:https?://)?(?:[a-z0-9-]{1,63}\.){1,8}[a-z][a-z0-9-]{0,62}(?::[0-9]{1,5})?)(?:/[!#$%&'()*+,./:;=?@\w~-]*)?",
+    re.IGNORECASE | re.ASCII,
+)
 _SCHEME: Final = re.compile(r"https?://(?:www\.)?|www\.")
 _FILE: Final = re.compile(  # The file endings .py, .md and .zip are left out, because they are also top-level domains.
     r"[\w.-]+\.(?:txt|pdf|docx?|xlsx?|pptx?|csv|json|xml|html?|ya?ml|png|jpe?g|gif|log)", re.IGNORECASE
@@ -204,6 +209,12 @@ def domain_of(address: str) -> str:
         return "" if "@" in address and not _MAIL.fullmatch(address) else host_of(address).encode("idna").decode()
     except UnicodeError:
         return ""
+
+
+def site_of(address: str) -> str:
+    """Return the scheme, host and port of a link as it is written; empty if programs may read the link differently."""
+    match = _PLAIN_LINK.fullmatch(address)
+    return match[1].lower() if match else ""
 
 
 def within(text: str) -> Iterable[str]:

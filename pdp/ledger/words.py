@@ -22,6 +22,10 @@ _ORIGINS: Final = {
 }
 """For each source, best first: the author of a part of a value, and a phrase for the origin of a whole value."""
 _NOT_REMEMBERED: Final = ("the model", "may be untrusted, and you did not name it")
+_ON_APPROVED_SITE: Final = (
+    "an approval",
+    "is on a site that was approved in this run, and the model composed the rest",
+)
 _UNKNOWN: Final = ("the model", "has no known source")
 
 _VALUE: Final = "The value of {name} {origin}."
@@ -85,6 +89,8 @@ def _origin_of(item: Mapping[str, Any]) -> tuple[str, str]:
     calls = _calls_of(item)
     if not item.get("from") and {"model", "untrusted"} == set(map(str, listed)):
         return _NOT_REMEMBERED
+    if "model" in listed and "endorsed" in listed:
+        return _ON_APPROVED_SITE
     author, origin = next((texts for source, texts in _ORIGINS.items() if source in listed), _UNKNOWN)
     return author.format(calls=calls), origin.format(calls=calls)
 

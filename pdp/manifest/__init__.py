@@ -5,6 +5,7 @@ fields: the scalar types of fields: names, classes, durations, versions
 load: reads the files and reports all faults at once
 spellings: converts alternative layouts of a manifest, and maps paths in the models back to the file
 effective: the effective manifest (manifest and governance file merged), and its digest
+roles: the member of `roles` that applies to a value
 exports: the part of a manifest that a model sees
 diff: the changes between two effective manifests
 programs: command line templates of tools, and the list of allowed programs

@@ -17,10 +17,12 @@ from typing import Any, Final
 
 from semver import Version
 
+from pdp.json import pointer
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.exports import described
 from pdp.manifest.fields import EffectClass, FlowProfile, Integrity, Otherwise, RiskTier, Writes, duration_seconds
 from pdp.manifest.model import MAX_ARGUMENTS, Tool
+from pdp.manifest.roles import RoleNames
 from pdp.manifest.rules.paths import mapped_values
 from pdp.manifest.schema.differences import Bump, SchemaChange, schema_changes
 
@@ -405,8 +407,11 @@ def _markings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Content
 
 def _roles(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
     old, new = before.get("roles", {}), after.get("roles", {})
+    names, new_names = RoleNames(old), RoleNames(new)
     for name in sorted(old.keys() | new.keys()):
-        was, now = old.get(name), new.get(name)
+        # A part of an argument without a role of its own has the role of the argument.
+        path = name if name.startswith("/") else pointer(name)
+        was, now = old.get(names.of(path)), new.get(new_names.of(path))
         if was != now:
             direction = _LOOSENS if _WEIGHTS[now] < _WEIGHTS[was] else _UNCLEAR
             direction = _TIGHTENS if was is None and now == "body" else direction

@@ -254,6 +254,16 @@ def _field_path(text: str) -> str:
     return text
 
 
+ArgumentPath = Annotated[
+    StrictStr,
+    matching(
+        r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}|(?=.{1,512}\Z)(?:/(?:[^~/]|~[01])+){2,32}",
+        "must be the name of an argument, or a JSON pointer to a part of one",
+        "such as recipient, or /attachments/*/path; `*` is any item or member",
+    ),
+]
+"""The name of an argument, or a JSON pointer to values inside an argument, in which `*` matches any item or member."""
+
 FieldPath = Annotated[StrictStr, AfterValidator(_field_path)]
 """A JSON pointer to fields of a result. Lists are passed through, and `*` matches any member."""
 

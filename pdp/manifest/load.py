@@ -374,3 +374,7 @@ def _mapping_findings(rules: Governable, tool: DeclaredTool | None) -> Iterator[
         from pdp.manifest.rules.paths import mapping_findings  # noqa: PLC0415 - only needed for mappings
 
         yield from mapping_findings(rules, tool)
+    if tool is not None and any(name.startswith("/") for name in rules.roles or ()):
+        from pdp.manifest.rules.paths import role_findings  # noqa: PLC0415 - only needed for pointers
+
+        yield from role_findings(rules, tool)

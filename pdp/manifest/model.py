@@ -28,6 +28,7 @@ from pdp.documents.validation import FROM_FILE
 from pdp.json import frozen
 from pdp.manifest.fields import (
     READ_CLASSES,
+    ArgumentPath,
     ArgumentRole,
     Argv,
     Clause,
@@ -326,7 +327,8 @@ class FlowRules(Record):
 class Governable(Record):
     """The fields that an entry and the governance file share. An absent field is None; an empty list allows nothing.
 
-    `max_bytes` limits the arguments in canonical JSON. `roles` are the purposes of arguments and of all values in them.
+    `max_bytes` limits the arguments in canonical JSON. `roles` are the purposes of arguments, or of parts of them by a
+    JSON pointer, and of all values in these.
     `admits` are the markings of data that may leave through the tool. `destructive` effects cannot be undone.
     """
 
@@ -345,7 +347,7 @@ class Governable(Record):
     sensitive: tuple[Name, ...] | None = None
     max_bytes: Annotated[StrictInt, Field(ge=1, le=1024 * 1024)] | None = None
     result: ResultLabels | None = None
-    roles: dict[Name, ArgumentRole] | None = None
+    roles: dict[ArgumentPath, ArgumentRole] | None = None
     admits: tuple[Term, ...] | None = None
     destructive: StrictBool | None = None
     flow: FlowRules | None = None

@@ -318,9 +318,13 @@ def lasting_offer(request: Mapping[str, Any], entry: Tool) -> LastingOffer | Non
     lasting, context = entry.approval.lasting, request["context"]
     if lasting is None or entry.effect_class is EffectClass.COMMIT_HIGH or not entry.approval.approvers:
         return None
-    arguments, roles = context["arguments"], entry.roles or {}
+    arguments = context["arguments"]
+    # A role may name a part of an argument, such as `/attachments/*/path`. The whole argument is then compared.
+    roles = {name.removeprefix("/"): role for name, role in (entry.roles or {}).items()}
     free = {pointer[1:] for pointer in lasting.free}
-    names = [pointer[1:] for pointer in lasting.by or ()] or [name for name in roles if roles[name] in NAMED_BY_PEOPLE]
+    names = [pointer[1:] for pointer in lasting.by or ()] or [
+        name.split("/")[0] for name in roles if roles[name] in NAMED_BY_PEOPLE
+    ]
     shown = {name: _key_of(arguments[name], roles.get(name)) for name in names if name in arguments}
     if not shown:
         return None

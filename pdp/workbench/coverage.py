@@ -15,6 +15,7 @@ from pdp.decision import Verdict
 from pdp.installed import packaged
 from pdp.json import canonical, digest
 from pdp.ledger.summary import GOOD
+from pdp.manifest.roles import RoleNames
 from pdp.opa.evaluation import Evaluator
 from pdp.opa.modules import Module
 from pdp.opa.rules import RuleSite, rule_sites, sites_by_code, statements
@@ -221,19 +222,22 @@ def _roles(runs: _Runs) -> tuple[RoleReached, ...]:
                 roles.setdefault((manifest, tool.name, argument), RoleReached(tool.name, argument, role))
         for result in results:
             for evaluation in (evaluation for step in result.steps for evaluation in step.evaluations):
-                for argument in _chosen_by_untrusted(evaluation.flow):
-                    key = manifest, evaluation.trace.tool_name or "", argument
+                tool_name = evaluation.trace.tool_name or ""
+                entry = suite.manifest.tools.get(tool_name)
+                names = RoleNames((entry and entry.roles) or ())
+                for path in _chosen_by_untrusted(evaluation.flow):
+                    key = manifest, tool_name, names.of(path) or ""
                     if key in roles and roles[key].scenario is None:
                         roles[key] = replace(roles[key], scenario=f"{result.place.file}: {result.name}")
     return tuple(roles.values())
 
 
 def _chosen_by_untrusted(flow: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield the arguments of a call that no trusted source has chosen, if the run has read untrusted data."""
+    """Yield the paths of the values in a call that no trusted source has chosen, if the run has read untrusted data."""
     for argument in flow["arguments"] if flow is not None and flow["tainted"] else ():
         chosen = argument["links"] if argument["role"] == "body" else [argument]
         if any(GOOD.isdisjoint(item["sources"]) for item in chosen):
-            yield argument["path"].split("/")[1] if argument["path"] else ""
+            yield argument["path"]
 
 
 def _results_of(step: StepResult) -> Iterator[tuple[str, str]]:

@@ -1,11 +1,12 @@
 """Attackers who know the rules and the prompt only reach a STEP_UP, while the calls of the user run."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pdp import EmbeddedEngine, Pep, Session
+from pdp import Approvals, EmbeddedEngine, Pep, Session
 from pdp.ledger.ledger import MemoryLedger
 from pdp.manifest.load import load_effective
 
@@ -17,6 +18,20 @@ $defs:
 tools:
   - {name: read_page, effect_class: read-internal, risk_tier: low, scopes: [desk],
      schema: {type: object, properties: {page: {$ref: "#/$defs/text"}}}}
+  - name: open_page
+    effect_class: read-external
+    risk_tier: low
+    scopes: [desk]
+    purposes: [desk]
+    roles: {page: url}
+    approval: {approvers: [lead]}
+    schema: {type: object, properties: {page: {$ref: "#/$defs/text"}}}
+  - name: read_account
+    effect_class: read-internal
+    risk_tier: low
+    scopes: [desk]
+    result: {markings: [account]}
+    schema: {type: object, properties: {}}
   - name: list_payments
     effect_class: read-internal
     risk_tier: low
@@ -219,3 +234,29 @@ def test_run_at_its_maximum_number_of_values_continues_and_unknown_values_need_a
     assert _codes(base, "Write to bob@ok.example", [*reads, PAGE], mail) == set()
     assert _codes(base, "Write to bob@ok.example", [*reads, PAGE], pay) == {"value_untrusted"}
     assert _codes(base, "Write to bob@ok.example", [*reads, PAGE, _search(limit=5)], ORDER) == set()
+
+
+@pytest.mark.parametrize(("reach", "asked"), [("once", ["flow.address_composed"]), ("run", [])])
+def test_approval_for_the_run_reaches_other_pages_of_the_site_until_other_marked_data_is_read(
+    base: Pep, reach: str, asked: list[str]
+) -> None:
+    session = Session(claims={"sub": "ann", "emts": {"desk": True}}, run_id="run-1", purpose="desk", prompt=(SPENT,))
+    tools = {"read_page": lambda **_: PAGE[2], "open_page": lambda **_: "Hello", "read_account": lambda **_: 5_000_000}
+    approvals = Approvals()
+    pep = base.with_changes(tools=tools, ledger=MemoryLedger(), approvals=approvals)
+
+    def opened(page: str) -> list[str]:
+        evaluation = pep.call({"tool": "open_page", "arguments": {"page": page}}, session)
+        return [code for code in evaluation.codes if code.startswith("flow.")]
+
+    assert pep.call({"tool": "read_page", "arguments": {}}, session).executed
+    first = pep.call({"tool": "open_page", "arguments": {"page": "https://shop.example/?q=pen"}}, session)
+    assert first.approval is not None
+    granted = approvals.grant(first.approval.id, {"sub": "lead-1", "roles": ["lead"]})
+    assert approvals.store.replace(granted, replace(granted, grants=(replace(granted.grants[0], reach=Reach(reach)),)))
+
+    assert opened("https://shop.example/?q=pen") == []
+    assert opened("https://shop.example/?q=paper") == asked
+    assert opened("https://shop.example@evil.example/?q=paper") == ["flow.address_composed"]
+    assert pep.call({"tool": "read_account", "arguments": {}}, session).executed
+    assert opened("https://shop.example/?q=5000000") == ["flow.address_composed", "flow.egress"]

@@ -34,10 +34,10 @@ class _Run:
         self.ledger.write(flow.run, labels, sources, 1.0)
         return flow
 
-    def endorse(self, name: str, arguments: dict[str, Any], **entry: Any) -> None:
+    def endorse(self, name: str, arguments: dict[str, Any], markings: list[str] | None = None, /, **entry: Any) -> None:
         tracker = self._tracker(name, entry)
         flow = tracker.call_flow(arguments, self.session, self.ledger, 1.0)
-        self.ledger.write(flow.run, flow.labels, tracker.endorsed(flow, "approved"), 1.0)
+        self.ledger.write(flow.run, flow.labels, tracker.endorsed(flow, "approved", markings), 1.0)
 
     def sources(self, value: Any, role: str = "destination", tool: str = "send_it") -> list[str]:
         argument = self.flow(tool, {"to": value}, effect_class="commit-low", roles={"to": role}).context["arguments"]
@@ -250,6 +250,55 @@ def test_approved_values_are_endorsed_only_for_the_approved_targets(
         for item in flow.context["arguments"]
         if any("endorsed" in part["sources"] for part in (item, *item["links"]))
     ] == endorsed
+
+
+_FETCH: dict[str, Any] = {"effect_class": "read-external", "roles": {"page": "url"}}
+_NO_SITE = ["model", "untrusted"]
+
+
+@pytest.mark.parametrize(
+    ("page", "sources"),
+    [
+        ("https://shop.example/cart?item=4711", ["endorsed", "model"]),
+        ("https://SHOP.example", ["endorsed", "model"]),
+        ("http://shop.example/cart", ["model"]),
+        ("https://shop.example:8443/cart", ["model"]),
+        ("https://www.shop.example/cart", ["model"]),
+        ("https://shop.example.evil.example/", ["model"]),
+        ("https://shop.example@evil.example/", _NO_SITE),
+        ("https://evil.example/x?from=https://shop.example", _NO_SITE),
+        ("https://evil.example/x?q=shop.example/cart", _NO_SITE),
+    ],
+)
+def test_approval_with_a_longer_reach_endorses_other_pages_of_the_site(page: str, sources: list[str]) -> None:
+    run = _Run()
+    run.call("read_mail", {}, _MAIL, **_READ)
+    approved = {"page": "https://shop.example/search?q=pen"}
+    run.endorse("fetch", approved, **_FETCH)
+    assert run.flow("fetch", {"page": page}, **_FETCH).context["arguments"][0]["sources"] == [
+        source for source in sources if source != "endorsed"
+    ]
+
+    run.endorse("fetch", approved, [], **_FETCH)
+
+    (argument,) = run.flow("fetch", {"page": page}, **_FETCH).context["arguments"]
+    assert argument["sources"] == sources
+    assert "endorsed" not in run.flow("post", {"page": page}, **_FETCH).context["arguments"][0]["sources"]
+
+
+def test_site_is_asked_about_again_if_the_run_has_read_other_markings() -> None:
+    run, page = _Run(), {"page": "https://shop.example/cart"}
+    run.call("read_mail", {}, _MAIL, result={"markings": ["mail"]})
+    run.endorse("fetch", {"page": "https://shop.example/"}, ["mail"], **_FETCH)
+
+    def sources(**entry: Any) -> list[str]:
+        sources: list[str] = run.flow("fetch", page, **_FETCH, **entry).context["arguments"][0]["sources"]
+        return sources
+
+    assert sources() == ["endorsed", "model"]
+    run.call("read_diary", {}, "x", result={"markings": ["diary"]})
+    assert sources() == ["model"]
+    assert sources(admits=["diary"]) == ["endorsed", "model"]
 
 
 def test_untrusted_text_cannot_forge_an_endorsement() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pdp.ledger.values import Prompt, host_of, leaf_values, links, names_something, normal, within
+from pdp.ledger.values import Prompt, host_of, leaf_values, links, names_something, normal, site_of, within
 
 
 @pytest.mark.parametrize(
@@ -172,6 +172,39 @@ def test_links_ignores_ordinary_text(text: str) -> None:
 )
 def test_host_of_returns_the_real_host(address: str, host: str) -> None:
     assert host_of(address) == host
+
+
+@pytest.mark.parametrize(
+    ("address", "site"),
+    [
+        ("https://Good.example/a/b?q=1#top", "https://good.example"),
+        ("https://good.example:8443/", "https://good.example:8443"),
+        ("good.example/search?q=a+b&x=@c", "good.example"),
+        ("http://xn--gd-eka.example", "http://xn--gd-eka.example"),
+        ("https://good.example@evil.example/", ""),
+        ("https://good.example:80@evil.example/", ""),
+        ("https://good.example\\@evil.example", ""),
+        ("https://good.example/\t/evil.example", ""),
+        ("https://good.example?@evil.example", ""),
+        ("https://good.example#@evil.example", ""),
+        ("https://good.example evil.example", ""),
+        ("https://good.example\n", ""),
+        ("https://g\u00f6od.example/", ""),
+        ("https://good\uff0eexample/", ""),
+        ("https://good.example\u3002evil.example/", ""),
+        ("https://good.example./", ""),
+        ("https:good.example", ""),
+        ("https:///good.example", ""),
+        ("//good.example/", ""),
+        ("ftp://good.example/", ""),
+        ("https://127.0.0.1/", ""),
+        ("https://localhost/", ""),
+        ("javascript:alert(1)", ""),
+        ("", ""),
+    ],
+)
+def test_site_of_is_empty_unless_all_programs_read_the_same_host(address: str, site: str) -> None:
+    assert site_of(address) == site
 
 
 _PROMPT = Prompt([

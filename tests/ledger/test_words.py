@@ -50,6 +50,8 @@ def details(*sources: str, path: str = "/to/0", **more: Any) -> dict[str, Any]:
          "The model composed `to/0`: its host comes from read_mail (call c-17), the rest from the model."),
         ("address_composed", details("model", "prompt", "untrusted"),
          "The model composed `to/0`: its host comes from you, the rest from the model."),
+        ("address_composed", details("endorsed", "model"),
+         "The model composed `to/0`: its host comes from an approval, the rest from the model."),
         ("address_composed", details("model"),
          "The model composed `to/0`: neither you nor any result contains its host."),
         ("egress", details("trusted", markings=["account", "health"]),

@@ -22,7 +22,8 @@ def lasting_findings(entry: Tool, *, sound: bool) -> Iterator[Finding]:
         yield Finding(at, f"{entry.effect_class} needs an approval of each call", "remove `lasting`")
     if not sound:
         return
-    arguments, roles = argument_schemas(entry.schema_), entry.roles or {}
+    arguments = argument_schemas(entry.schema_)
+    roles = {name.removeprefix("/"): role for name, role in (entry.roles or {}).items()}
     by = tuple(pointer[1:] for pointer in lasting.by or ())
     if not by and not any(role in NAMED_BY_PEOPLE for role in roles.values()):
         hint = "name arguments in `by`, or give an argument the role destination, object, url or address"

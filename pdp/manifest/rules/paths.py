@@ -11,6 +11,7 @@ from typing import Any, Final
 from pdp.documents import nearest, shown_name
 from pdp.documents.document import Path
 from pdp.documents.validation import Finding, looks_like
+from pdp.json import pointer_steps
 from pdp.manifest.expressions.cel import compile_check
 from pdp.manifest.expressions.expression import compile_expression
 from pdp.manifest.expressions.path import ANY, SESSION_FIELDS, Contained, ExpressionError, JsonPath
@@ -66,6 +67,24 @@ def mapping_findings(rules: Governable, tool: DeclaredTool | None) -> Iterator[F
             message = f"{shown_name(protected[-1])} must not come from the arguments, which the model writes"
             yield Finding(path, message, "take the value from the session: $session.facts… or $session.claims…")
         yield from _path_findings(expression.paths, roots, path)
+
+
+def role_findings(rules: Governable, tool: DeclaredTool) -> Iterator[Finding]:
+    """Yield pointers of `roles` to which no argument can have a value."""
+    for path in rules.roles or ():
+        if not path.startswith("/"):
+            continue
+        argument, *steps = pointer_steps(path)
+        nodes = [node] if (node := argument_schemas(tool.schema_).get(argument)) is not None else []
+        for step in steps if nodes else ():
+            forms = [form for each in nodes for form in each.alternatives]
+            known = sorted({name for form in forms for name in form.properties})
+            names: tuple[str | int, ...] = (*known, ANY) if step == "*" else (step,)
+            nodes = [part for form in forms for name in names if (part := part_of(form, name)) is not None]
+            if not nodes or (step != "*" and step not in known and looks_like(step, known)):
+                hint = nearest(step, known) or "write a path of the argument schema, with `*` for the items of a list"
+                yield Finding(("roles", path), f"{shown_name(path)} is not in the argument schema", hint, key=True)
+                break
 
 
 def mapped_values(value: Any, at: Path) -> Iterator[tuple[Path, Any]]:

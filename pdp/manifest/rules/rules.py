@@ -6,6 +6,7 @@ from typing import Any, Final
 from pdp.documents import nearest, shown_name
 from pdp.documents.document import Path
 from pdp.documents.validation import Finding, looks_like
+from pdp.json import pointer_steps
 from pdp.manifest.fields import READ_CLASSES, SUBJECT, EffectClass, Pattern, RiskTier, Writes
 from pdp.manifest.model import AgentPins, DeclaredTool, Governable, Limit, Ontology, Tool
 from pdp.manifest.schema.walk import SchemaNode, argument_schemas
@@ -90,7 +91,8 @@ def governable_findings(rules: Governable, tool: DeclaredTool | None) -> Iterato
     for at, name in enumerate(rules.sensitive or ()):
         yield from argument_findings(name, arguments, ("sensitive", at))
     for name in rules.roles or ():
-        yield from argument_findings(name, arguments, ("roles", name), key=True)
+        argument = pointer_steps(name)[0] if name.startswith("/") else name
+        yield from argument_findings(argument, arguments, ("roles", name), key=True)
 
 
 def _limited_findings(limits: Sequence[Limit], arguments: Mapping[str, SchemaNode]) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ the label that a manifest gives this field.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from pdp.manifest.roles import RoleNames
 from pdp.workbench.neighbours.values import GONE, Edit, as_dict, as_list, at, edited, texts
 
 FLOW: Final = ("context", "flow")
@@ -32,8 +33,9 @@ def made_run(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         "tainted": True, "untrusted": ["made.reader"], "plan": None, "anchored": True, "intended": True,
         "markings": sorted({marking for entry in entries for marking in texts(entry.get("admits"))}),
         "arguments": [
-            {"path": f"/{name}", "role": role, "sources": ["prompt"], "from": [], "home": False, "links": []}
+            {"path": path, "role": role, "sources": ["prompt"], "from": [], "home": False, "links": []}
             for name, role in sorted(roles.items())
+            for path in (name.replace("/*", "/0") if name.startswith("/") else f"/{name}",)
         ],
     }  # fmt: skip
 
@@ -68,6 +70,8 @@ def run_changes(request: Any, reads: Sequence[Read]) -> Iterator[tuple[Edit, ...
         yield run(*of(sources=["model"]), markings=[*texts(flow.get("markings")), f"{_OF}{tool}"])
     linked = [{"sources": ["untrusted"], "from": []}]
     yield run(*({**argument, "links": linked if argument.get("role") == "body" else []} for argument in arguments))
+    # Addresses on a site that people approved.
+    yield run(*of(sources=["endorsed", "model"]), markings=[_MARKING])
     yield run(plan=[])
     for source in _SOURCES:
         for anchored, intended in ((False, False), (True, True), (False, True)):
@@ -90,11 +94,12 @@ def run_under(request: Any, manifest: Mapping[str, Any]) -> Any:
     arguments, roles = as_list(flow.get("arguments")), as_dict(entry.get("roles"))
     if not all(isinstance(argument, dict) and isinstance(argument.get("path"), str) for argument in arguments):
         return request
-    named = ((argument, argument["path"].split("/")[1:2]) for argument in arguments)
+    names = RoleNames(roles)
+    named = ((argument, names.of(argument["path"])) for argument in arguments)
     labelled = [
-        _labelled({**argument, **({"role": roles[name[0]]} if name else {})}, manifest)
+        _labelled({**argument, **({} if name is None else {"role": roles[name]})}, manifest)
         for argument, name in named
-        if not name or name[0] in roles
+        if name is not None or not argument["path"]
     ]
     markings = texts(flow.get("markings"))
     made = {text for text in markings if text.startswith(_OF)}

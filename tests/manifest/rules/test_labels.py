@@ -267,6 +267,30 @@ def test_role_of_an_argument_that_does_not_exist_is_a_fault() -> None:
     assert faults == ['manifest "recipient": `recipient` is not an argument of the schema | known: to, about']
 
 
+FILE = {"type": "object", "properties": {"path": {"type": "string"}}, "additionalProperties": False}
+FILES = {"type": "object", "properties": {"to": {"type": "string"}, "files": {"type": "array", "items": FILE}}}
+STAR = "write a path of the argument schema, with `*` for the items of a list"
+
+
+@pytest.mark.parametrize(
+    ("path", "fault"),
+    [
+        ("/files/*/path", ""),
+        ("/files/*", ""),
+        ("/files/*/*", ""),
+        ("/files/path", f"`/files/path` is not in the argument schema | {STAR}"),
+        ("/files/0/path", f"`/files/0/path` is not in the argument schema | {STAR}"),
+        ("/files/*/paht", "`/files/*/paht` is not in the argument schema | did you mean `path`?"),
+        ("/to/*", f"`/to/*` is not in the argument schema | {STAR}"),
+        ("/file/*/path", "`file` is not an argument of the schema | did you mean `files`?"),
+    ],
+)
+def test_role_of_a_path_that_no_argument_can_have_is_a_fault(path: str, fault: str) -> None:
+    faults, _ = load(entry(schema=FILES, roles={path: "object"}))
+
+    assert faults == ([f'manifest "{path}": {fault}'] if fault else [])
+
+
 # Warnings about likely mistakes
 
 NO_ROLES = (

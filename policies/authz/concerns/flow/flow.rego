@@ -31,14 +31,18 @@ deny contains finding if {
 	_refuses
 }
 
-# An approver cannot know who owns an address that no trusted source has named, so this is a DENY.
+# Marked data goes to a destination that the model composed, and the tool has no approvers who could look at it.
 deny contains finding if {
 	flow.tainted
 	some finding in _findings
 	_codes[finding.code]
 	finding.details.markings
 	finding.details.sources == ["model"]
+	not _can_be_shown
 }
+
+# The tool has approvers, who see the whole call.
+_can_be_shown if count(manifest.entry.approval.approvers) > 0
 
 step_up contains finding if {
 	flow.tainted

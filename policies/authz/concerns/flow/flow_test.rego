@@ -166,6 +166,13 @@ test_egress[name] if {
 	untainted.step_up == set()
 }
 
+# An approval reaches to other pages of the address's site, so the address counts as approved.
+test_address_on_an_approved_site[role] if {
+	some role in ["url", "address"]
+	_asked({}, _marked(role, ["endorsed", "model", "untrusted"], {})) == set()
+	_asked({"effect_class": "read-external"}, _marked(role, ["endorsed", "model"], {})) == set()
+}
+
 # Fetching an address exactly as it was written sends no data of the run.
 test_egress_of_a_read[class] if {
 	some class in _reads
@@ -173,17 +180,22 @@ test_egress_of_a_read[class] if {
 	_asked({"effect_class": class}, _marked("url", ["model", "untrusted"], {})) == {"address_composed", "egress"}
 }
 
-# A call without a destination needs no approval.
+# A destination that the model composed is denied only if the tool has no approvers.
 test_egress_to_nowhere[name] if {
 	some name, case in {
-		"the model's own": {"sources": ["model"], "denied": {"flow.egress"}},
-		"partly": {"sources": ["model", "untrusted"], "denied": set()},
-		"a stranger's": {"sources": ["untrusted"], "denied": set()},
+		"the model's own": {"sources": ["model"], "approvers": ["lead"], "denied": set()},
+		"the model's own, without approvers": {"sources": ["model"], "approvers": [], "denied": {"flow.egress"}},
+		"the model's own, with approvers of another type": {
+			"sources": ["model"], "approvers": null, "denied": {"flow.egress"},
+		},
+		"partly, without approvers": {"sources": ["model", "untrusted"], "approvers": [], "denied": set()},
+		"a stranger's, without approvers": {"sources": ["untrusted"], "approvers": [], "denied": set()},
 	}
-	found := _found({}, _marked("destination", case.sources, {}))
+	entry := {"approval": {"approvers": case.approvers}}
+	found := _found(entry, _marked("destination", case.sources, {}))
 	{finding.code | some finding in found.deny} == case.denied
 	{finding.code | some finding in found.step_up} == {"flow.egress", "flow.target_untrusted"}
-	watched := _found({"flow": {"profile": "watch"}}, _marked("destination", case.sources, {}))
+	watched := _found(object.union(entry, {"flow": {"profile": "watch"}}), _marked("destination", case.sources, {}))
 	[watched.deny, watched.step_up] == [set(), set()]
 }
 

@@ -45,8 +45,11 @@ stated(item) if _has(item, {"prompt", "fact", "trusted", "created", "named", "en
 # The user's own words name the value, the run has made it, or an approval endorsed it.
 named(item) if _has(item, {"prompt", "named", "created", "endorsed"})
 
-# The model composed at least a part of the value.
-composed(item) if _has(item, {"model"})
+# The model composed at least a part of the value, and no approval reaches to other pages of its site.
+composed(item) if {
+	_has(item, {"model"})
+	not _has(item, {"endorsed"})
+}
 
 # The call has targets, and the user named each of them.
 aimed_by_user if {
