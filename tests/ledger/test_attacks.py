@@ -9,6 +9,7 @@ import pytest
 from pdp import Approvals, EmbeddedEngine, Pep, Session
 from pdp.ledger.ledger import MemoryLedger
 from pdp.manifest.load import load_effective
+from pdp.stores.approvals import Reach
 
 MANIFEST = """
 manifest_version: 2026.1.0
