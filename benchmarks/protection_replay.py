@@ -200,7 +200,8 @@ class Replay:
         first = last = self.pep.call(proposal, session, tool_call_id=call_id)
         if first.approval is not None and first.verdict is Verdict.STEP_UP:
             if grants:
-                self.approvals.grant(first.approval.id, _PERSON)
+                reach = "once" if first.approval.lasting is None else "until"
+                self.approvals.grant(first.approval.id, _PERSON, reach=reach)
                 last = self.pep.call(proposal, session, tool_call_id=call_id)
             else:
                 self.approvals.deny(first.approval.id, _PERSON)
