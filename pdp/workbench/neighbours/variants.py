@@ -280,6 +280,7 @@ def _grant_changes(request: Any) -> Iterator[_Edits]:
     if not isinstance(approval, dict) or not isinstance(approval.get("grants"), list):
         return
     run_id, arguments = at(request, ("context", "run_id")), as_dict(at(request, _ARGUMENTS))
+    run_id = run_id if isinstance(run_id, str) else None
     most = {name: value for name, value in arguments.items() if is_number(value)}
     grant = {
         "id": "made-grant", "reach": "until", "tool": tool, "run_id": run_id, "codes": [*_CODES], "most": most,

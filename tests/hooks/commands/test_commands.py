@@ -11,7 +11,7 @@ from pdp.hooks.shapes import HookCommands
 from pdp.hooks.shell import listed
 from pdp.hooks.workspace import Workspace
 
-STARTER = read_record(Path(__file__).parents[2] / "pdp/hooks/starter/commands.yaml", HookCommands).programs
+STARTER = read_record(Path(__file__).parents[3] / "pdp/hooks/starter/commands.yaml", HookCommands).programs
 
 RUNS = r"""
 ls
