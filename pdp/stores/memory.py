@@ -216,7 +216,10 @@ class MemoryGrants(_MemoryRecords[LastingGrant]):
             self._by_scope.setdefault(grant.scope, []).append(grant.id)
             if len(self._records) > CAPACITY:
                 oldest = self._records.pop(next(iter(self._records)))
-                self._by_scope[oldest.scope].remove(oldest.id)
+                rest = self._by_scope[oldest.scope]
+                rest.remove(oldest.id)
+                if not rest:
+                    del self._by_scope[oldest.scope]
 
     def list(self, *, scope: str | None = None, state: GrantState | None = None) -> Sequence[LastingGrant]:
         with self._lock:
