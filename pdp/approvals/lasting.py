@@ -195,8 +195,8 @@ class LastingGrants:
     def end_run(self, run_id: str, claims: Mapping[str, Any]) -> None:
         """End the grants with the reach `run` of a subject's run that has ended. Raise `AuditError` if that fails."""
         subject, now = Person(claims.get("iss") or None, str(claims.get("sub"))), time_or_now(None)
-        for grant in self._store.list(state=GrantState.ACTIVE):
-            if (grant.reach, grant.run_id, grant.requesters[0]) == (Reach.RUN, run_id, subject):
+        for grant in self._store.list(state=GrantState.ACTIVE, run_id=run_id):
+            if (grant.reach, grant.requesters[0]) == (Reach.RUN, subject):
                 # A call may have taken a use meanwhile, so the grant is read again until the step is stored.
                 while (old := self._store.get(grant.id)) and not self._ended(old, now):
                     pass

@@ -130,8 +130,10 @@ class GrantStore(Protocol):
     def get(self, grant_id: str) -> LastingGrant | None:
         """Return the grant with this id, or None."""
 
-    def list(self, *, scope: str | None = None, state: GrantState | None = None) -> Sequence[LastingGrant]:
-        """Return the grants with this scope and stored state, if given, in the order of insertion."""
+    def list(
+        self, *, scope: str | None = None, state: GrantState | None = None, run_id: str | None = None
+    ) -> Sequence[LastingGrant]:
+        """Return the grants with this scope, stored state and run, if given, in the order of insertion."""
 
     def replace(self, old: LastingGrant, new: LastingGrant, *, within: Transaction | None = None) -> bool:
         """Replace the stored grant `old` by `new`, in transaction `within`. If `old` is outdated, return False."""

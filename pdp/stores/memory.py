@@ -221,8 +221,10 @@ class MemoryGrants(_MemoryRecords[LastingGrant]):
                 if not rest:
                     del self._by_scope[oldest.scope]
 
-    def list(self, *, scope: str | None = None, state: GrantState | None = None) -> Sequence[LastingGrant]:
+    def list(
+        self, *, scope: str | None = None, state: GrantState | None = None, run_id: str | None = None
+    ) -> Sequence[LastingGrant]:
         with self._lock:
             ids = [*self._records] if scope is None else self._by_scope.get(scope, ())
             grants = [self._records[grant_id] for grant_id in ids]
-        return [grant for grant in grants if state in (None, grant.state)]
+        return [each for each in grants if state in (None, each.state) and run_id in (None, each.run_id)]
