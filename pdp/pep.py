@@ -432,7 +432,7 @@ class Pep(Closable):
         A run begins with its first call. End each run, because the number of open runs is limited.
 
         Raises:
-            UsageError: no session, or `run_id` is not a non-empty text.
+            UsageError, AuditError: no session, or `run_id` is not a non-empty text; or the end could not be recorded.
         """
         if not isinstance(run_id, str) or not run_id:
             raise UsageError("run_id has to be a non-empty text", hint="pass the `run_id` of the sessions")

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -23,6 +23,7 @@ from pdp.clock import to_milliseconds
 from pdp.errors import AuditError, PdpError, StoreError, StoreFullError
 from pdp.json import canonical, thawed
 from pdp.manifest.model import Tool
+from pdp.session import Person
 from pdp.stores.actions import Action, ActionState, ActionStore
 from pdp.stores.approvals import Approval, ApprovalState, ApprovalStore, Grant, Reach, Transaction
 from pdp.stores.grants import GrantStore
@@ -197,15 +198,16 @@ class Approvals:
             state = ApprovalState.GRANTED if len(grants) >= old.quorum else ApprovalState.PENDING
             return replace(old, grants=grants, state=state), person.sub
 
-        approval = self._with_action(self._step("granted", approval_id, now, granted))
-        if approval.state is ApprovalState.GRANTED and approval.reach is not Reach.ONCE:
-            self.lasting.create(approval, now)
+        with self._locked():  # Otherwise another thread could deny the approval before its grant is there to be ended.
+            approval = self._with_action(self._step("granted", approval_id, now, granted))
+            if approval.state is ApprovalState.GRANTED and approval.reach is not Reach.ONCE:
+                self.lasting.create(approval, now)
         return approval
 
     @property
     def lasting(self) -> LastingGrants:
         """The lasting grants that people gave with these approvals."""
-        return LastingGrants(self._grants, self._log, self._locked)
+        return LastingGrants(self._grants, self._log, self._locked, self._give_up)
 
     def deny(self, approval_id: str, claims: Any, at: str | None = None, why: str | None = None) -> Approval:
         """Deny an approval that is not used yet. One approver is enough. Raises the errors of `grant`."""
@@ -216,7 +218,7 @@ class Approvals:
             new = replace(old, state=ApprovalState.DENIED, closed_at=now, closed_by=person, why=reason)
             return new, person.sub
 
-        return self._with_action(self._step("denied", approval_id, now, denied))
+        return self._with_action(self._closed("denied", approval_id, now, denied))
 
     def withdraw(self, approval_id: str, claims: Any, at: str | None = None) -> Approval:
         """Withdraw an approval that is not used yet. Only a requester may do this. Raises the errors of `grant`."""
@@ -228,7 +230,25 @@ class Approvals:
                 raise ApprovalRefusedError(old.id, Refusal.NOT_A_REQUESTER, old)
             return replace(old, state=ApprovalState.WITHDRAWN, closed_at=now, closed_by=person), person.sub
 
-        return self._with_action(self._step("withdrawn", approval_id, now, withdrawn))
+        return self._with_action(self._closed("withdrawn", approval_id, now, withdrawn))
+
+    def _give_up(self, approval_id: str, person: Person, now: str) -> None:
+        """Withdraw the approval of a lasting grant that `person` revokes, unless it is used or has ended."""
+
+        def given_up(old: Approval) -> tuple[Approval, str]:
+            return replace(old, state=ApprovalState.WITHDRAWN, closed_at=now, closed_by=person), person.sub
+
+        with suppress(ApprovalRefusedError):
+            self._with_action(self._step("withdrawn", approval_id, now, given_up))
+
+    def _closed(
+        self, step: str, approval_id: str, now: str, change: Callable[[Approval], tuple[Approval, str]]
+    ) -> Approval:
+        """Deny or withdraw an approval, and end its lasting grant."""
+        with self._locked():
+            approval = self._step(step, approval_id, now, change)
+            self.lasting.end_with_approval(approval)
+        return approval
 
     def usable(
         self,

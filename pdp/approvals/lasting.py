@@ -70,9 +70,13 @@ class LastingGrants:
     """The lasting grants of `Approvals`. Safe to share between threads and enforcement points."""
 
     def __init__(
-        self, store: GrantStore, log: Callable[[], AuditLog], locked: Callable[[], AbstractContextManager[None]]
+        self,
+        store: GrantStore,
+        log: Callable[[], AuditLog],
+        locked: Callable[[], AbstractContextManager[None]],
+        give_up: Callable[[str, Person, str], None],
     ) -> None:
-        self._store, self._log, self._locked = store, log, locked
+        self._store, self._log, self._locked, self._give_up = store, log, locked, give_up
 
     def get(self, grant_id: str) -> LastingGrant:
         """Return the grant with this id. Raise `GrantUnknownError` for an unknown id."""
@@ -111,6 +115,7 @@ class LastingGrants:
             expires_at=min(each.until for each in approval.grants if each.until is not None),
             uses=offer.uses,
             uses_left=offer.uses,
+            markings=tuple((approval.request["context"].get("flow") or {}).get("markings", ())),
         )
         with self._locked():
             self._record("created", grant, approval.grants[-1].sub)
@@ -178,15 +183,26 @@ class LastingGrants:
                 raise GrantRefusedError(f"grant {old.id}: only its subject, its people and its approvers may revoke it")
             new = replace(old, state=GrantState.REVOKED, closed_at=now, closed_by=person)
             with self._locked():
+                self._give_up(old.id, person, now)
                 if self._swapped("revoked", old, new, person.sub):
                     return new
 
+    def end_with_approval(self, approval: Approval) -> None:
+        """End the grant of an approval that a person has denied or withdrawn. Raise `AuditError` if that fails."""
+        person, now = approval.closed_by, approval.closed_at
+        while person is not None and (old := self._store.get(approval.id)) and old.state is GrantState.ACTIVE:
+            self._swapped(
+                "revoked", old, replace(old, state=GrantState.REVOKED, closed_at=now, closed_by=person), person.sub
+            )
+
     def end_run(self, run_id: str, claims: Mapping[str, Any]) -> None:
-        """End the grants with the reach `run` of a subject's run, because the run has ended."""
-        subject, now = Person(claims.get("iss"), str(claims.get("sub"))), time_or_now(None)
-        for grant in self._store.list(state=GrantState.ACTIVE):
-            if (grant.reach, grant.run_id, grant.requesters[0]) == (Reach.RUN, run_id, subject):
-                self._expire(grant, now)
+        """End the grants with the reach `run` of a subject's run that has ended. Raise `AuditError` if that fails."""
+        subject, now = Person(claims.get("iss") or None, str(claims.get("sub"))), time_or_now(None)
+        for grant in self._store.list(state=GrantState.ACTIVE, run_id=run_id):
+            if (grant.reach, grant.requesters[0]) == (Reach.RUN, subject):
+                # A call may have taken a use meanwhile, so the grant is read again until the step is stored.
+                while (old := self._store.get(grant.id)) and not self._ended(old, now):
+                    pass
 
     def sweep(self, now: str) -> None:
         """Set the state of grants that have expired at the time `now` to `expired`."""
@@ -194,10 +210,16 @@ class LastingGrants:
             if grant.standing(now) is GrantState.EXPIRED:
                 self._expire(grant, now)
 
+    def _ended(self, grant: LastingGrant, now: str) -> bool:
+        if grant.state is not GrantState.ACTIVE:
+            return True
+        with self._locked():
+            ended = replace(grant, state=GrantState.EXPIRED, closed_at=now)
+            return self._swapped("expired", grant, ended, grant.subject)
+
     def _expire(self, grant: LastingGrant, now: str) -> None:
         try:
-            with self._locked():
-                self._swapped("expired", grant, replace(grant, state=GrantState.EXPIRED, closed_at=now), grant.subject)
+            self._ended(grant, now)
         except AuditError:
             # The grant already counts as expired. The store is updated later, when the audit event can be recorded.
             _log.exception("could not record that grant %s has expired", grant.id)

@@ -142,11 +142,13 @@ class _HookQuestion:
         return HookPreview(outcome, translated.tool, self._shown(translated), reason, place)
 
     def end(self) -> HookAnswer:
-        """Withdraw the pending approvals of a session that has ended."""
+        """Withdraw the pending approvals of a session that has ended, and end its lasting grants."""
         agent = self._claims["act"]["sub"]
         for approval in self._approvals.list(state=ApprovalState.PENDING):
             if (approval.run_id, approval.agent) == (self._call.session_id, agent):
                 self._withdraw(approval.id)
+        if self._call.session_id:
+            self._approvals.lasting.end_run(self._call.session_id, self._claims)
         return _PASS
 
     def _withdraw(self, approval_id: str) -> None:

@@ -29,7 +29,7 @@ _OF_ONE_CALL: Final = frozenset((
 ))  # fmt: skip
 _LONGEST_SHOWN: Final = 200
 # Any other URL is compared as a whole, such as one with a user name, a backslash or letters outside of ASCII.
-_ORIGIN: Final = re.compile(r"(https?://[a-z0-9.-]+(?::[0-9]{1,5})?)(?:[/?#][!-\[\]-~]*)?", re.ASCII | re.IGNORECASE)
+_ORIGIN: Final = re.compile(r"(https?://[a-z0-9.-]+(?::[0-9]{1,5})?)(?:/[!-\[\]-~]*)?", re.ASCII | re.IGNORECASE)
 _TOKEN_CLAIMS: Final = {"token": ("jti",), "client": ("azp", "client_id"), "session": ("sid",)}
 
 TokenMarks = dict[str, tuple[str, ...]]
@@ -356,7 +356,9 @@ def _mapped(
     values: Mapping[str, Any], mapping: Mapping[str, Any] | None, differing: AbstractSet[str]
 ) -> dict[str, Any]:
     def differs(name: str) -> bool:
-        return any(re.search(rf"\b{re.escape(each)}\b", str((mapping or {}).get(name, ""))) for each in differing)
+        # Session facts and claims may have the names of arguments, but they must be equal.
+        text = str((mapping or {}).get(name, ""))
+        return any(re.search(rf"""\barguments(\.|\[['"]){re.escape(each)}\b""", text) for each in differing)
 
     return {name: value for name, value in values.items() if not differs(name)}
 

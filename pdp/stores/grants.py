@@ -44,6 +44,7 @@ class LastingGrant:
         created_at, expires_at: RFC 3339 in UTC with `Z`. The grant ends at `expires_at`.
         uses, uses_left: how many calls the grant could let through at first, and now.
         closed_at, closed_by: when and by whom the grant was revoked.
+        markings: of the data that the run had read before the approved call. The grant lets no other marked data leave.
 
     Examples:
         >>> from pdp import Approvals
@@ -71,6 +72,7 @@ class LastingGrant:
     uses_left: int
     closed_at: str | None = None
     closed_by: Person | None = None
+    markings: tuple[str, ...] = ()
 
     def standing(self, now: str) -> GrantState:
         """Return the state at the time `now`. The stored state of an expired grant may still be `active`."""
@@ -94,6 +96,7 @@ class LastingGrant:
             "tool": self.tool,
             "run_id": self.run_id,
             "codes": list(self.codes),
+            "markings": list(self.markings),
             "most": self.most,
             "age_seconds": int((datetime.fromisoformat(now) - datetime.fromisoformat(self.created_at)).total_seconds()),
             "uses_left": self.uses_left,
@@ -127,8 +130,10 @@ class GrantStore(Protocol):
     def get(self, grant_id: str) -> LastingGrant | None:
         """Return the grant with this id, or None."""
 
-    def list(self, *, scope: str | None = None, state: GrantState | None = None) -> Sequence[LastingGrant]:
-        """Return the grants with this scope and stored state, if given, in the order of insertion."""
+    def list(
+        self, *, scope: str | None = None, state: GrantState | None = None, run_id: str | None = None
+    ) -> Sequence[LastingGrant]:
+        """Return the grants with this scope, stored state and run, if given, in the order of insertion."""
 
     def replace(self, old: LastingGrant, new: LastingGrant, *, within: Transaction | None = None) -> bool:
         """Replace the stored grant `old` by `new`, in transaction `within`. If `old` is outdated, return False."""

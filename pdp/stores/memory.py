@@ -216,10 +216,15 @@ class MemoryGrants(_MemoryRecords[LastingGrant]):
             self._by_scope.setdefault(grant.scope, []).append(grant.id)
             if len(self._records) > CAPACITY:
                 oldest = self._records.pop(next(iter(self._records)))
-                self._by_scope[oldest.scope].remove(oldest.id)
+                rest = self._by_scope[oldest.scope]
+                rest.remove(oldest.id)
+                if not rest:
+                    del self._by_scope[oldest.scope]
 
-    def list(self, *, scope: str | None = None, state: GrantState | None = None) -> Sequence[LastingGrant]:
+    def list(
+        self, *, scope: str | None = None, state: GrantState | None = None, run_id: str | None = None
+    ) -> Sequence[LastingGrant]:
         with self._lock:
             ids = [*self._records] if scope is None else self._by_scope.get(scope, ())
             grants = [self._records[grant_id] for grant_id in ids]
-        return [grant for grant in grants if state in (None, grant.state)]
+        return [each for each in grants if state in (None, each.state) and run_id in (None, each.run_id)]

@@ -99,7 +99,7 @@ ENTRIES: list[tuple[Kind, tuple[str, ...], dict[str, Any], str, str, tuple[str, 
 def test_built_in_calls_are_translated_to_manifest_entries(work: Path, row: int) -> None:
     kind, names, arguments, name, target, markings = ENTRIES[row]
     expected = entry(name, arguments, target.replace("CWD", str(work)), *markings)
-    assert translated(work, BuiltIn(kind, names), arguments) == expected
+    assert translated(work, BuiltIn(kind, names), arguments)._replace(shape="") == expected
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.SEARCH])

@@ -1,7 +1,8 @@
 """Lasting grants: which calls they let through, how often, and until when, in each kind of store."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 from pdp.stores.approvals import ApprovalStore
 from pdp.stores.grants import GrantState
+from pdp.stores.memory import MemoryApprovals, MemoryGrants
 from tests.support import ROOT, at_once
 
 FILES = [ROOT / "tests/scenarios" / name for name in ("grants.yaml", "grants-governance.yaml")]
@@ -23,6 +25,7 @@ CLERK = {"sub": "clerk", "iss": "https://id", "emts": {"desk.write": True}, "lim
 LEAD = {"sub": "lead", "iss": "https://id", "roles": ["desk.lead"]}
 OTHER_LEAD = {**LEAD, "sub": "lead-2"}
 SESSION = {"claims": CLERK, "run_id": "run-1", "purpose": "desk"}
+GOVERNED = "actions: {send_notice: {approval: {approvers: [desk.lead], lasting: {reaches: [run], free: [/text]}}}}"
 
 
 class Desk:
@@ -185,6 +188,115 @@ def test_unusable_reach_is_rejected_and_grants_nothing(desk: Desk) -> None:
 
     assert desk.approvals.get(approval.id).grants == ()
     assert desk.approvals.lasting.list() == []
+
+
+def test_grant_and_its_approval_end_together(desk: Desk) -> None:
+    closings: dict[str, Callable[[str], object]] = {
+        "bob": lambda grant_id: desk.approvals.lasting.revoke(grant_id, LEAD),
+        "eve": lambda grant_id: desk.approvals.deny(grant_id, OTHER_LEAD),
+        "fay": lambda grant_id: desk.approvals.withdraw(grant_id, CLERK),
+    }
+    for to, close in closings.items():
+        approval = desk.call("first", to).approval
+        assert approval is not None
+        close(desk.approvals.grant(approval.id, LEAD, reach="run").id)
+        assert {desk.call(text, to).verdict for text in ("first", "second")} == {Verdict.STEP_UP}
+    assert desk.events()["grant.revoked"] == len(closings)
+
+
+def test_use_while_a_run_ends_does_not_keep_its_grant(desk: Desk) -> None:
+    nobody = {**CLERK, "iss": ""}
+
+    class Late(MemoryAudit):
+        def append(self, event: AuditEvent) -> None:
+            super().append(event)
+            if event["type"] == "grant.expired" and not desk.sent:
+                assert desk.call("second", claims=nobody).executed
+
+    desk.granted(claims=nobody)
+    desk.approvals.audit = Late()
+    desk.pep.end_run("run-1", {**SESSION, "claims": nobody})
+
+    assert desk.call("third", claims=nobody).verdict is Verdict.STEP_UP
+
+
+def test_full_store_in_memory_drops_the_oldest_grants(
+    engine: EmbeddedEngine, manifest: EffectiveManifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(MemoryApprovals(), engine, manifest)
+    grant, store = desk.approvals.lasting.get(desk.granted()), MemoryGrants()
+    monkeypatch.setattr("pdp.stores.memory.CAPACITY", 2)
+    for name, scope in (("1", "a"), ("2", "b"), ("3", "b"), ("4", "b")):
+        store.add(replace(grant, id=name, scope=scope))
+
+    assert [[each.id for each in store.list(scope=scope)] for scope in (None, "a", "b")] == [["3", "4"], [], ["3", "4"]]
+
+
+LABELLED = """
+manifest_version: 2026.1.0
+tools:
+  - {name: read_page, effect_class: read-external, risk_tier: low, scopes: [desk.write], schema: &none {type: object}}
+  - name: read_file
+    effect_class: read-internal
+    risk_tier: low
+    scopes: [desk.write]
+    result: {markings: [medical]}
+    schema: *none
+  - name: read_diary
+    effect_class: read-internal
+    risk_tier: low
+    scopes: [desk.write]
+    result: {markings: [diary]}
+    schema: *none
+  - name: send_notice
+    effect_class: commit-low
+    risk_tier: high
+    scopes: [desk.write]
+    idempotency: {required: true, key: derive(args)}
+    context: {region: $session.facts.text, length: $size(arguments.text)}
+    roles: {recipient: destination, text: body}
+    schema:
+      type: object
+      required: [recipient, text]
+      properties: {recipient: {type: string, maxLength: 40}, text: {type: string, maxLength: 400}}
+"""
+
+
+def test_grant_covers_no_other_links_marked_data_and_facts(tmp_path: Path) -> None:
+    for name, text in {"manifest": LABELLED, "governance": GOVERNED}.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    manifest = load_effective(tmp_path / "manifest.yaml", tmp_path / "governance.yaml")
+    tools: dict[str, Callable[..., Any]] = {
+        "read_page": lambda: "http://one.example/a http://two.example/b eve@one.example",
+        "read_file": lambda: "asthma",
+        "read_diary": lambda: "Monday",
+        "send_notice": lambda recipient, text: len(recipient + text),
+    }
+    with EmbeddedEngine.baseline(manifests={manifest.digest: manifest.document}) as engine:
+        approvals = Approvals()
+        pep = Pep(manifest, engine, approvals=approvals, tools=tools)
+
+        def call(tool: str, text: str | None = None, **session: Any) -> Evaluation:
+            arguments = {} if text is None else {"recipient": "eve@one.example", "text": text}
+            return pep.call({"tool": tool, "arguments": arguments}, {**SESSION, "facts": {"text": "north"}, **session})
+
+        call("read_page")
+        asked = call("send_notice", "see http://one.example/a")
+        assert {"flow.link_untrusted", "approvals.required"} < {*asked.codes}
+        assert asked.approval is not None
+        approvals.grant(asked.approval.id, LEAD, reach="run")
+        assert call("send_notice", "no link").executed
+        assert call("send_notice", "see http://two.example/b").verdict is Verdict.STEP_UP
+        assert call("send_notice", "without link", facts={"text": "south"}).verdict is Verdict.STEP_UP
+
+        call("read_file")
+        asked = call("send_notice", "asthma")
+        assert "flow.egress" in asked.codes
+        assert asked.approval is not None
+        approvals.grant(asked.approval.id, LEAD, reach="run")
+        assert call("send_notice", "still asthma").executed
+        call("read_diary")
+        assert call("send_notice", "Monday").verdict is Verdict.STEP_UP
 
 
 def test_use_that_cannot_be_recorded_denies_the_call(desk: Desk) -> None:

@@ -175,10 +175,14 @@ class SqlGrants(_SqlRecords[LastingGrant]):
         *,
         scope: str | None = None,
         state: GrantState | None = None,
+        run_id: str | None = None,
         after: str | None = None,
         limit: int | None = None,
     ) -> Sequence[LastingGrant]:
-        return self._all((), after, limit, scope=scope, state=state)
+        # The database partly ignores case, so the exact comparison follows.
+        within = () if run_id is None else (f'"run_id":{to_json(run_id).decode()}',)
+        page = self._all(within, after, limit, scope=scope, state=state)
+        return [each for each in page if run_id in (None, each.run_id)]
 
     def _row(self, record: LastingGrant) -> dict[str, Any]:
         return super()._row(record) | {"scope": record.scope}

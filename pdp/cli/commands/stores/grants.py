@@ -105,7 +105,7 @@ def _fields(grant: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "for", f"{grant['subject']}{' by agent ' + grant['agent'] if grant['agent'] else ''}"
     yield "reach", _reach(grant)
     yield "limited to", _about(grant)
-    yield from (("at most", f"{name} = {value:g}") for name, value in grant["most"].items())
+    yield from (("at most", f"{name} = {value}") for name, value in grant["most"].items())
     yield "clears", ", ".join(grant["codes"])
     yield from (("granted", f"by {each['sub']} at {each['at']}") for each in grant["grants"])
     yield "uses left", f"{grant['uses_left']} of {grant['uses']}"

@@ -13,14 +13,33 @@ import data.authz.lib.number
 import data.authz.lib.shape
 import rego.v2
 
-# The grant clears a step-up whose code stood when people gave the grant. A limit is cleared up to the amount that they saw.
+# The grant clears a step-up whose code stood when people gave the grant. A limit is cleared up to the amount that they saw,
+# and egress up to the markings of the run that they saw. Links in a text that may differ are other links.
 clears(item) if {
 	_valid
 	item.code in input.context.grant.codes
 	_within_seen(item)
 }
 
-_within_seen(item) if not startswith(item.code, "limits.")
+_within_seen(item) if {
+	not startswith(item.code, "limits.")
+	not item.code in {"flow.egress", "flow.link_untrusted"}
+}
+
+_within_seen(item) if {
+	item.code == "flow.egress"
+	every marking in item.details.markings {
+		marking in input.context.grant.markings
+	}
+}
+
+_within_seen(item) if {
+	item.code == "flow.link_untrusted"
+	name := split(item.details.argument, "/")[1]
+	not _free(name)
+}
+
+_free(name) if $"/{name}" in manifest.entry.approval.lasting.free
 
 _within_seen(item) if {
 	item.code == "limits.exceeded"

@@ -119,6 +119,20 @@ test_limits_are_cleared_up_to_the_amount_that_people_saw if {
 	not _clears(_limit("limits.cumulative_exceeded", 1), {}, _entry({}, {}))
 }
 
+_flow := ["flow.egress", "flow.link_untrusted", "flow.aimless"]
+
+test_flow_is_cleared_as_far_as_people_saw_it if {
+	egress := {"code": "flow.egress", "details": {"markings": ["account", "mail"]}}
+	_clears(egress, {"codes": _flow, "markings": ["account", "diary", "mail"]}, _entry({}, {}))
+	not _clears(egress, {"codes": _flow, "markings": ["mail"]}, _entry({}, {}))
+	not _clears(egress, {"codes": _flow}, _entry({}, {}))
+	link := {"code": "flow.link_untrusted", "details": {"argument": "/text/0/line"}}
+	_clears(link, {"codes": _flow}, _entry({}, {"free": ["/texts", "/note"]}))
+	not _clears(link, {"codes": _flow}, _entry({}, {"free": ["/note", "/text"]}))
+	not _clears({"code": "flow.link_untrusted", "details": {}}, {"codes": _flow}, _entry({}, {}))
+	_clears({"code": "flow.aimless", "details": {}}, {"codes": _flow}, _entry({}, {}))
+}
+
 # The decision: a grant clears the codes that people saw, and leaves every other step-up and every denial.
 _decided(amount, codes, scopes) := decision if {
 	request := json.patch(_request({"codes": codes}), [
