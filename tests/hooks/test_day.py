@@ -147,6 +147,9 @@ async def test_approval_in_the_client_covers_the_shape_of_a_command_for_its_sess
         assert await asked("pytest lib && pytest -q") is Behaviour.ASK
         for _ in range(2):
             assert await asked("git push") is Behaviour.ASK
+        assert await asked("pytest lib") is Behaviour.PASS
+        await answer(HookCall("claude-code", Moment.END, "s1", None, "", {}, str(work)), policy)
+        assert await asked("pytest lib") is Behaviour.ASK
 
 
 @pytest.mark.parametrize(

@@ -390,7 +390,7 @@ async def test_denial_of_an_undeclared_tool_names_the_lines_that_declare_it(desk
     given = await answer(desk.call("mcp__x__y", a=1), desk.policy)
     message = "INVALID_TOOL_NAME: 'mcp__x__y' is not a tool of manifest 2026.11.0; a person can declare the tool "
     assert (given.behaviour, given.message[: len(message)]) == (Behaviour.DENY, message)
-    match = re.search("`(.+)` below (.+):15:1, and `(.+)` at the end of (.+)", given.message)
+    match = re.search("`(.+)` below (.+):25:1, and `(.+)` at the end of (.+)", given.message)
     assert match is not None
     assert (match[2], match[4]) == (f"{desk.home}/manifest.yaml", f"{desk.home}/governance.yaml")
     desk.change("manifest.yaml", "\ntools:\n", f"\ntools:\n{match[1]}\n")
