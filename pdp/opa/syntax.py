@@ -9,6 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -31,19 +32,22 @@ def parse_modules(opa: Path, modules: Mapping[str, Module]) -> dict[str, Node]:
     faults: list[Fault] = []
     trees: dict[str, Node] = {}
     with ThreadPoolExecutor(_PROGRAMS, thread_name_prefix="pdp-parse") as pool:
-        parsing = {path: pool.submit(_tree, opa, path, module) for path, module in modules.items()}
+        parsing = {path: pool.submit(_tree, opa, path, module.text) for path, module in modules.items()}
         for path, parsed in parsing.items():
             try:
                 trees[path] = parsed.result()
             except FileFaultsError as error:
-                faults += error.faults
+                file = str(modules[path].file)
+                faults += (replace(fault, place=replace(fault.place, file=file)) for fault in error.faults)
     if faults:
         raise FileFaultsError(faults)
     return trees
 
 
 @lru_cache(maxsize=_TREES)
-def _tree(opa: Path, path: str, module: Module) -> Node:
+def _tree(opa: Path, path: str, text: str) -> Node:
+    # The file is no part of the key, because most modules of two compared bundles are equal.
+    module = Module(Path(path), text, custom=False)
     with tempfile.TemporaryDirectory(prefix="pdp-parse-") as folder:
         tree: Node = OpaTool(opa, Path(folder), {path: module}).parse(path)
     mark_negations(tree)

@@ -10,7 +10,7 @@ kept if a policy may compute the name of a rule at run time.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import takewhile
 from typing import Any, Final
@@ -24,14 +24,18 @@ _POLICIES: Final = ("authz", "custom")
 _ANY_NAME: Final = "$"
 
 
-def rule_forms(trees: Mapping[str, Node], others: Mapping[str, Node]) -> dict[str, list[tuple[Node, bytes]]]:
-    """Return the imports and rules of each module with their forms. `others` are the modules of the other policy."""
+def rule_forms(
+    trees: Mapping[str, Node], others: Mapping[str, Node], paths: Iterable[str]
+) -> dict[str, list[tuple[Node, bytes]]]:
+    """Return imports and rules of the modules at `paths` with their forms. `others` are the other policy's modules."""
     forms = _Forms(trees, others)
     return {
         path: [
-            (node, forms.form(package_of(tree), node)) for key in ("imports", "rules") for node in tree.get(key) or ()
+            (node, forms.form(package_of(trees[path]), node))
+            for key in ("imports", "rules")
+            for node in trees[path].get(key) or ()
         ]
-        for path, tree in trees.items()
+        for path in paths
     }
 
 

@@ -18,7 +18,7 @@ import yaml
 
 from pdp.cli.commands.init import project_files
 from tests.support import PATIENCE, ROOT
-from tests.support.command_line import environment, written
+from tests.support.command_line import environment, opa_for_custom_tests, written
 
 WORKFLOW: dict[Any, Any] = yaml.safe_load(project_files()[".github/workflows/policy.yml"])
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "deploy/github/action.yml").read_text())
@@ -49,7 +49,7 @@ def repository(tmp_path: Path, opa: Path) -> Path:
     )
     written(programs / "pdp", f'#!/bin/sh\n{few}\nexec {shlex.quote(sys.executable)} -m pdp "$@"\n').chmod(0o755)
     written(programs / "gh", f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n').chmod(0o755)
-    written(tmp_path / "opa", str(opa))
+    opa_for_custom_tests(programs / "opa", opa)
     git(folder, "init", "--quiet", "--initial-branch", "main")
     commit(folder)
     return folder
@@ -74,7 +74,7 @@ def bash(folder: Path, script: str, **variables: str) -> subprocess.CompletedPro
     beside = folder.parent
     runner = {
         "PATH": f"{beside}/bin{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
-        "PDP_OPA": (beside / "opa").read_text(), "RUNNER_TEMP": str(beside), "GITHUB_REPOSITORY": "desk/policy",
+        "PDP_OPA": f"{beside}/bin/opa", "RUNNER_TEMP": str(beside), "GITHUB_REPOSITORY": "desk/policy",
         "GITHUB_STEP_SUMMARY": str(beside / "summary.md"), "NUMBER": "7", "GH_TOKEN": "",
     }  # fmt: skip
     return subprocess.run(
@@ -142,19 +142,40 @@ def test_ci_does_not_mistake_a_missing_commit_for_a_first_release(repository: Pa
     assert "check out with fetch-depth 0" in done.stderr
 
 
-@pytest.mark.opa
 @pytest.mark.process
-def test_gitlab_file_in_the_docs_passes_in_a_new_repository(repository: Path) -> None:
+def test_gitlab_file_in_the_docs_runs_the_commands_of_the_workflow(repository: Path) -> None:
+    """Other tests run these commands. Here, programs that record their arguments replace `pdp` and OPA."""
     [job] = [job for job in yaml.safe_load(GITLAB).values() if isinstance(job, dict) and "script" in job]
     base = git(repository, "rev-parse", "HEAD")
     script = "\n".join(job["script"])
+    beside = repository.parent
+    body = (
+        f'{{ printf "%s " "${{0##*/}}" "${{@##*/}}"; echo; }} >> {beside}/commands\n'
+        'case "$1 $2" in "bundle build") : > "$4" ;; "opa policies") echo baseline ;;\n'
+        f'"opa path") echo {beside}/bin/opa ;; esac'
+    )
+    for name in ("pdp", "opa"):
+        written(beside / "bin" / name, f"#!/bin/bash\n{body}\n").chmod(0o755)
 
+    def commands() -> list[str]:
+        file = beside / "commands"
+        recorded = sorted(line.strip() for line in file.read_text().splitlines() if "pdp opa" not in line)
+        file.unlink()
+        return recorded
+
+    assert run(repository, base, named(JOB["steps"]).keys() - {COMMENT}) == {}
+    expected = commands()
     done = bash(
         repository, f"set -o pipefail\n{script}", CI_MERGE_REQUEST_DIFF_BASE_SHA=base, CI_PROJECT_DIR=str(repository)
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert all((repository / file).exists() for file in job["artifacts"]["paths"])
+    recorded = commands()
+    assert recorded == expected
+    assert len(recorded) == 9
+    made = [file for file in job["artifacts"]["paths"] if (repository / file).exists()]
+    assert set(made) | set(" ".join(recorded).split()) >= {*job["artifacts"]["paths"], "scenarios.xml"}
+    assert job["artifacts"]["reports"] == {"junit": "scenarios.xml"}
 
 
 def test_github_action_has_the_same_steps_as_the_workflow() -> None:

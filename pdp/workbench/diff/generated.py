@@ -17,6 +17,7 @@ from pdp.engine.bundle.file import Bundle
 from pdp.engine.data import merged_data
 from pdp.json import JsonValueError, canonical
 from pdp.manifest.effective import EffectiveManifest
+from pdp.opa.modules import DECISION
 from pdp.workbench.diff.comparison import ComparedCall, Comparison
 from pdp.workbench.diff.manifests import named_manifest
 from pdp.workbench.diff.policies import BundlePair
@@ -168,8 +169,13 @@ class GeneratedCalls:
 
     def _changed_conditions(self) -> list[Alternative]:
         """Return the conditions that only one of the policies has, from the rules of modules near a change."""
+        near = self._vocabulary.near
+        if len({bundle.modules.get(DECISION) for bundle in self._pair.bundles}) == 1:
+            # This module joins the findings of all concerns, so partial evaluation of its rules does not end. The
+            # modules of the concerns give the same conditions.
+            near -= {DECISION}
         sides = [
-            alternatives(side.opa, policy, side.bundle.modules, sorted(self._vocabulary.near & policy.trees.keys()))
+            alternatives(side.opa, policy, side.bundle.modules, sorted(near & policy.trees.keys()))
             for side, policy in zip((self._pair.new, self._pair.old), self._policies, strict=True)
         ]
         own = sides[0].keys() ^ sides[1].keys()

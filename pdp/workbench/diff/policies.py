@@ -96,9 +96,8 @@ class BundlePair:
 
 def _rules(side: BundleRules, other: BundleRules) -> Rules:
     rules: Rules = defaultdict(list)
-    for path, forms in rule_forms(side.trees, other.trees).items():
-        if side.bundle.modules[path] == other.bundle.modules.get(path):
-            continue
+    changed = [path for path, text in side.bundle.modules.items() if text != other.bundle.modules.get(path)]
+    for path, forms in rule_forms(side.trees, other.trees, changed).items():
         package = package_of(side.trees[path])
         sites = [site for site in side.sites if site.module == path]
         for node, form in forms:

@@ -5,7 +5,7 @@ by ten, inverts a flag, or removes a key or a list element.
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,14 +72,20 @@ MOST: Final = 400
 _TIMES: Final = 10
 
 
-def rego_mutants(opa: Path, modules: Mapping[str, Module]) -> list[RegoMutant]:
-    """Return the mutants of all rules that a decision evaluates, by location. Some mutants may not compile."""
-    trees = parse_modules(opa, modules)
+def rego_mutants(opa: Path, modules: Mapping[str, Module], *, paths: Collection[str] | None = None) -> list[RegoMutant]:
+    """Return the mutants of all rules that a decision evaluates, by location. Some mutants may not compile.
+
+    With `paths`, return only the mutants of these modules.
+    """
+    changed = {path: module for path, module in modules.items() if paths is None or path in paths}
+    if not changed:
+        return []
+    trees = parse_modules(opa, changed)
     with tempfile.TemporaryDirectory(prefix="pdp-mutants-") as folder:
         evaluated = OpaTool(opa, Path(folder), modules).dependencies(_DECISION)
     return [
         mutant
-        for path, module in modules.items()
+        for path, module in changed.items()
         for mutant in _of_module(path, module, trees[path])
         if f"data.{mutant.package}.{mutant.owner.split('.')[0]}" in evaluated
     ]

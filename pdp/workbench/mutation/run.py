@@ -1,6 +1,6 @@
 """Run mutation testing: create the mutants of suites, test each mutant, and search a scenario for each survivor."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
@@ -154,18 +154,21 @@ def mutate(
     seed: str = "",
     without: str | None = None,
     progress: Callable[[MutationRun], None] | None = None,
-    modules: Container[str] | None = None,
+    modules: Collection[str] | None = None,
 ) -> None:
     """Test mutants of the suites, and add the results to `run`. After an interruption, `run` has the results so far.
 
     Without `opa`, Rego is not mutated. With `baseline`, the baseline's Rego is mutated as well as custom modules. The
     id or kind of a mutant must contain `only`, and its id must not contain `without`. At most `sample` mutants are
-    tested; equal seeds select equal mutants. With `modules`, only these Rego modules are mutated, and no scenario is
-    searched. Scenarios that fail without a mutant are errors, and so are entries of `marked` that name no mutant.
+    tested; equal seeds select equal mutants. With `modules`, only these Rego modules are mutated, no scenario is
+    searched, and entries of `marked` about other files are ignored. Scenarios that fail without a mutant are errors,
+    and so are entries of `marked` that name no mutant.
     """
     recorded, ids = record(suites), set[str]()
     own = {path for suite in suites for path, module in policy_modules(suite).items() if module.custom}
     equivalent = {entry.mutant: entry for entry in marked}
+    # Files with marked mutants are included, so that a mark that names no mutant is found.
+    paths = modules or (None if baseline else own.union(entry.file for entry in marked))
 
     def selected(mutant: Mutant) -> bool:
         ids.add(mutant.id)
@@ -183,7 +186,7 @@ def mutate(
 
     with ExitStack() as stack:
         attempts: dict[str, list[_Attempt]] = {}
-        for attempt in _attempts(recorded, opa, stack, selected):
+        for attempt in _attempts(recorded, opa, stack, selected, paths, others=modules is None):
             attempts.setdefault(attempt.mutant.id, []).append(attempt)
         run.notes += _left_out(marked, ids, opa)
         # The mutants are ordered by hash, so that mutants for OPA and for the embedded engine are mixed.
@@ -226,15 +229,24 @@ def _left_out(marked: Sequence[Marked], ids: AbstractSet[str], opa: Path | None)
 
 
 def _attempts(
-    recorded: Sequence[Recorded], opa: Path | None, stack: ExitStack, selected: Callable[[Mutant], bool]
+    recorded: Sequence[Recorded],
+    opa: Path | None,
+    stack: ExitStack,
+    selected: Callable[[Mutant], bool],
+    paths: Collection[str] | None,
+    *,
+    others: bool,
 ) -> Iterator[_Attempt]:
     for group in _grouped(recorded, lambda ran: _deciding(ran.suite)):
         if opa is None:
             break
-        broken = [mutant for mutant in rego_mutants(opa, policy_modules(group[0].suite)) if selected(mutant)]
+        mutants_of_rego = rego_mutants(opa, policy_modules(group[0].suite), paths=paths)
+        broken = [mutant for mutant in mutants_of_rego if selected(mutant)]
         if broken:
             trial = stack.enter_context(open_rego_trial(opa, group))
             yield from (_Attempt(mutant, group, partial(trial.judge, mutant)) for mutant in broken)
+    if not others:
+        return
     # A mutant of a manifest or of data has the same id in all groups of suites, so it is reported once.
     for group in _grouped(recorded, lambda ran: ran.suite.manifest.digest.encode() + _deciding(ran.suite)):
         mutants: list[ManifestMutant | DataMutant] = [*manifest_mutants(group[0].suite), *data_mutants(group[0].suite)]

@@ -31,6 +31,7 @@ from pdp.workbench.scenarios.running.runner import Runner
 
 _MOST_NAMED: Final = 5
 _FIRST: Final = 96
+_PLAN_RULE: Final = f"data.{PLAN.replace('/', '.')}"
 # Requests are evaluated in batches of hundreds, because OPA is started for each batch.
 _ANSWERS_IN_TURN: Final = 30
 
@@ -96,7 +97,9 @@ class RegoTrial:
         # Only one mutant is run at a time, because the scenario runner captures the global log.
         self._running = threading.Lock()
         seeds = [body for ran in recorded for result in ran.results for body in _bodies(result)]
+        steps = (step for ran in recorded for result in ran.results for step in result.steps)
         self._engine.answers = dict(evaluator.evaluate(seeds).answers)
+        self._engine.evaluate_plans([answer.body for step in steps for answer in step.plans])
         runners = [(Runner(ran.suite, self._engine), len(ran.results)) for ran in recorded]
         self._scenarios = [(runner, at) for runner, count in runners for at in range(count)]
         # Mutants change the policies' sources, so they are compared with decisions from the unchanged sources.
@@ -162,13 +165,19 @@ class _TableEngine(Engine):
         self.answers: dict[bytes, bytes | None] = {}
         self._plans: dict[bytes, bytes | None] = {}
 
+    def evaluate_plans(self, bodies: Sequence[bytes]) -> None:
+        """Evaluate plans, which mutants do not change, because mutants only change decisions about calls."""
+        self._plans |= self._evaluator.evaluate(bodies, document=_PLAN_RULE).answers
+
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
-        # Plans are decided by the unchanged policies, because mutants only change decisions about calls.
-        table, changed = (self._plans, {}) if document == PLAN else (self.answers, self.changed)
-        if body not in table:
-            rule = f"data.{document.replace('/', '.')}"
-            table |= self._evaluator.evaluate([body], changed=changed, document=rule).answers
-        answer = table[body]
+        if document == PLAN:
+            if body not in self._plans:
+                self.evaluate_plans([body])
+            answer = self._plans[body]
+        else:
+            if body not in self.answers:
+                self.answers |= self._evaluator.evaluate([body], changed=self.changed).answers
+            answer = self.answers[body]
         if answer is None:
             raise AnswerInvalidError("the policy failed")
         return answer

@@ -50,7 +50,7 @@ def alternatives(opa: Path, policy: Policy, texts: Mapping[str, str], modules: I
     for path in modules:
         rules = list(dict.fromkeys(_questions(policy.trees[path])))
         # If partial evaluation fails for all rules together, each rule is tried separately.
-        for some in (rules, *([rule] for rule in rules)):
+        for some in (rules, *([rule] for rule in rules)) if rules else ():
             remaining = _remaining(opa, policy, texts, some)
             found |= {_form(sorted(body, key=_form)): body for body in remaining or ()}
             if remaining is not None:

@@ -4,6 +4,7 @@ Attributes that a changed rule reads come first, and for each attribute the valu
 The dimension of a change is what it changes: an attribute, the approval, the agents, the resource or the data flow.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, islice, product, zip_longest
@@ -83,7 +84,7 @@ def changes(
                 place < (_PAIRED_CHANGED if attribute.rank == 0 else _PAIRED),
                 _is_new(value, vocabulary),
             )
-            for place, value in enumerate(_distinct(_values(request, current, path, attribute, vocabulary), current))
+            for place, value in enumerate(_distinct(current, _values(request, current, path, attribute, vocabulary)))
         ]
         dimensions[attribute.rank].append(changed)
     near = 1 if vocabulary.near else 2
@@ -113,15 +114,25 @@ def pairs(singles: Sequence[Change]) -> Iterator[tuple[Change, Change]]:
         if change.paired:
             kinds[2 - (change.rank == 0) - change.new].append(change)
     new, first, rest = kinds
-    for every in (
-        combinations(new, 2),
-        product(new, (*first, *rest)),
-        combinations(first, 2),
-        product(first, rest),
-        combinations(rest, 2),
-    ):
-        ordered = sorted(every, key=lambda pair: pair[0].place + pair[1].place)
-        yield from (pair for pair in ordered if _apart(*pair))
+    for some, others in ((new, None), (new, (*first, *rest)), (first, None), (first, rest), (rest, None)):
+        yield from (pair for pair in _by_place(some, others) if _apart(*pair))
+
+
+def _by_place(some: Sequence[Change], others: Sequence[Change] | None) -> Iterator[tuple[Change, Change]]:
+    """Yield pairs of `some` and `others`, or of `some` if `others` is None, with a low sum of places first.
+
+    The pairs are not sorted, because there are many and a caller uses only the first of them.
+    """
+    seconds = some if others is None else others
+    at_place: dict[int, list[int]] = {}
+    for index, change in enumerate(seconds):
+        at_place.setdefault(change.place, []).append(index)
+    most = max((change.place for change in some), default=0) + max(at_place, default=0)
+    for total in range(most + 1):
+        for number, change in enumerate(some):
+            indices = at_place.get(total - change.place, [])
+            first = 0 if others is not None else bisect_right(indices, number)
+            yield from ((change, seconds[index]) for index in indices[first:])
 
 
 def _apart(change: Change, other: Change) -> bool:
@@ -143,11 +154,20 @@ def _paths(request: Any, vocabulary: Vocabulary) -> Iterator[JsonPath]:
             yield path
 
 
-def _distinct(values: Iterable[Any], current: Any) -> Iterator[Any]:
-    seen = [current]
-    for value in values:
-        if not any(type(value) is type(former) and value == former for former in seen):
-            seen.append(value)
+def _distinct(current: Any, values: Iterable[Any]) -> Iterator[Any]:
+    """Yield the values that differ from `current` and from each other. Values of different types differ."""
+    scalars: set[tuple[type, Any]] = set()
+    others: list[Any] = []
+    for index, value in enumerate(chain((current,), values)):
+        if isinstance(value, str | int | float):
+            if (type(value), value) in scalars:
+                continue
+            scalars.add((type(value), value))
+        else:
+            if any(type(value) is type(former) and value == former for former in others):
+                continue
+            others.append(value)
+        if index:
             yield value
 
 

@@ -37,7 +37,7 @@ from pdp.workbench.mutation.equivalents import read_equivalents
 from pdp.workbench.scenarios.files.suite import load_suite
 from tests.end_to_end.pages.test_policy_change_page import commands, printed
 from tests.support import PATIENCE, ROOT
-from tests.support.command_line import environment, pdp, written
+from tests.support.command_line import environment, opa_for_custom_tests, pdp, written
 from tests.support.payments import REMEDY
 
 TRANSCRIPT = "docs/policy-change.md"
@@ -180,7 +180,7 @@ class Page:
     def __init__(self, name: str, folder: Path, opa: Path) -> None:
         """Create the folder with a new project, or only with the examples, as in a clone of the repository."""
         folder.mkdir()
-        self.folder, self.opa, self.printed = folder, opa, ""
+        self.folder, self.printed = folder, ""
         self.at = folder
         self.not_run: set[tuple[str, str]] = set()
         self.name = name
@@ -201,14 +201,15 @@ class Page:
         # runs the complete gate.
         fewer = (
             'case "$1 $2" in "bundle diff") set -- "$@" --generate 3000 ;;\n'
-            '"release check") set -- "$@" --generate 1000 --skip mutation ;;\n'
+            '"release check") set -- "$@" --generate 300 --skip mutation ;;\n'
             '"mutate " | "mutate hours.scenarios.yaml") set -- "$@" --sample 3 --seed page ;; esac'
         )
         for program, before in (("pdp", fewer), ("pytest", "")):
             run = f'exec {shlex.quote(sys.executable)} -m {program} "$@"'
             written(programs / program, f"#!/bin/sh\n{before}\n{run}\n").chmod(0o755)
+        self.opa = opa_for_custom_tests(programs / "opa", opa)
         self.environment = environment(
-            PATH=f"{programs}{os.pathsep}{os.environ['PATH']}", PYTHONPATH=str(ROOT), PDP_OPA=str(opa),
+            PATH=f"{programs}{os.pathsep}{os.environ['PATH']}", PYTHONPATH=str(ROOT), PDP_OPA=str(self.opa),
             PDP_AUDIT_KEY="k" * 64, PDP_TRACEBACK="1",
         )  # fmt: skip
 
