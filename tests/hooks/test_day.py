@@ -152,7 +152,7 @@ async def test_approval_in_the_client_covers_the_shape_of_a_command_for_its_sess
 @pytest.mark.parametrize(
     ("command", "outcome", "shape"),
     [
-        ("git status", HookOutcome.RUNS, "git status "),
+        ("git status", HookOutcome.RUNS, "git [--no-pager] status "),
         ("ls lib && pytest -q", HookOutcome.ASKS_ONCE, "pytest "),
     ],
 )
