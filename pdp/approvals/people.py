@@ -12,7 +12,7 @@ from typing import Any, Self
 from pdp.audit.chain import recordable
 from pdp.clock import is_time, to_seconds
 from pdp.errors import PdpError, UsageError
-from pdp.manifest.fields import SUBJECT
+from pdp.manifest.fields import SUBJECT, normal_duration
 from pdp.session import LONGEST_TEXT, Person, is_plain_name
 from pdp.stores.approvals import Approval, TokenMarks, are_two_tokens, token_marks
 
@@ -71,7 +71,8 @@ class ApprovalRefusedError(PdpError):
         self.reason = reason
         approvers = ", ".join(approval.approvers if approval is not None else ()) or "none"
         offer = approval.lasting if approval is not None else None
-        reaches = "no lasting grant" if offer is None else f"{', '.join(offer.reaches)}, at most PT{offer.seconds}S"
+        longest = normal_duration(f"PT{offer.seconds}S") if offer is not None else ""
+        reaches = f"{', '.join(offer.reaches)}, at most {longest}" if offer is not None else "no lasting grant"
         message = reason.message.format(approval=approval, approvers=approvers, reaches=reaches)
         super().__init__(f"approval {recordable(approval_id)}: {message}")
 

@@ -33,6 +33,7 @@ _WORDS = {
     **dict.fromkeys(_NO_MAPPING, "must be a mapping"),
     "missing": "is missing",
     **dict.fromkeys(_EMPTY, "must not be empty"),
+    "string_pattern_mismatch": "must have the form {pattern}",
     "string_too_long": "must have at most {max_length} characters",
     "too_long": "must have at most {max_length} items",
     "greater_than": "must be greater than {gt}",
@@ -112,6 +113,9 @@ def faults_of(
     """
     faults: list[Fault] = []
     for detail in error.errors(include_url=False):
+        # pydantic also reports a list as too short if all its items are faulty.
+        if detail["type"] == "too_short" and detail["input"]:
+            continue
         # pydantic appends `[key]` to the path of a mapping's key, and the selected member's tag to the path of a union.
         path = tuple(step for step in detail["loc"] if not (isinstance(step, str) and _MARK.fullmatch(step)))
         is_key = detail["loc"][-1:] == ("[key]",)

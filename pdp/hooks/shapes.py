@@ -181,7 +181,9 @@ def _word(text: str) -> _Word:
         if at < len(choice) or not choice or re.search(r"(?<!/)\.{3}$", choice):
             raise FieldError(
                 f"matches nothing, because no command has the word `{text}`",
-                "write plain words and placeholders; `*` and `$` are not patterns",
+                "write plain words and placeholders; `*` and `$` are not patterns"
+                if text.strip("|")
+                else "write `|` and `...` right after a word, and a shape for each command of a line",
             )
         patterns.append(pattern)
     return _Word(text, re.compile("|".join(patterns), re.ASCII), tuple(kinds))
@@ -205,7 +207,7 @@ def _check(program: str, operands: Sequence[_Word], options: Sequence[_Option]) 
     is_module = is_module and all(option.after > 1 for option in options)
     if name in _RUNNERS.split() or runs or (_INTERPRETERS.fullmatch(name) and kinds & _FREE and not is_module):
         raise FieldError(
-            f"`{runs or program}` runs what its arguments name, or changes how a shell reads the line",
+            f"has `{runs or program}`, which runs what its arguments name, or changes how a shell reads the line",
             "remove it, and approve each such command",
         )
     if name == "cd" and texts != ["<path>"]:
@@ -238,7 +240,7 @@ class HookCommands(BaseModel, frozen=True, extra="forbid"):
     @model_validator(mode="before")
     @classmethod
     def _reject_old_form(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.keys() - cls.model_fields.keys() and "runs" not in given:
+        if isinstance(given, dict) and given and not given.keys() & cls.model_fields.keys():
             program, words = next(iter(given.items()))
             options = " ".join(map(str, words)) if isinstance(words, list) else ""
             line = f"runs: ['{program}{f' [{options}]' if options else ''}']"

@@ -266,7 +266,7 @@ def test_watch_asks_about_each_approval_in_a_terminal(store: str, stack: ExitSta
     output = watching.stdout
     assert output is not None
 
-    def until_asked(question: str = "[y]es, [n]o, [run], [until DURATION], [s]kip, [q]uit?") -> list[str]:
+    def until_asked(question: str = "[y]es, [n]o, [s]kip, [q]uit?") -> list[str]:
         shown: list[str] = []
         while text := output.readline().decode():
             if text == f"{question}\n":

@@ -43,7 +43,7 @@ def test_grant_is_made_shown_and_revoked_on_the_command_line(
     lead = written(tmp_path / "lead.json", {"claims": LEAD})
     monkeypatch.setenv("PDP_DATABASE_URL", served.store)
     shown = pdp("approvals", "show", approval)
-    assert "  may last   run or until, for at most PT2592000S\n  limited to recipient = bob\n" in shown.out
+    assert "  may last   run or until, for at most 30 days\n  limited to recipient = bob\n" in shown.out
     refused = pdp("approvals", "grant", approval, "--session", lead, "--for", "P31D")
     assert (refused.code, "cannot reach that far" in refused.err) == (1, True)
     bad = pdp("approvals", "grant", approval, "--session", lead, "--for", "ever")

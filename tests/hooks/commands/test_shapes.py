@@ -10,7 +10,7 @@ from pdp.errors import FileFaultsError
 from pdp.hooks.shapes import HookCommands, shapes
 
 NOTHING = "matches nothing, because no command has the word "
-STARTS = "runs what its arguments name"
+STARTS = "which runs what its arguments name"
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,7 @@ def fault_of(file: Path, text: str) -> str:
 def test_old_form_of_the_command_list_is_a_fault_that_shows_the_new_form(tmp_path: Path) -> None:
     fault = fault_of(tmp_path / "commands.yaml", "ls: [-l, -a]\n")
     assert fault.splitlines()[-1] == "    hint: write runs: ['ls [-l -a]']"
+    assert "unknown key `commands`" in fault_of(tmp_path / "commands.yaml", "commands: [ls]\nonce_a_run: [make]\n")
 
 
 MATCHES = [

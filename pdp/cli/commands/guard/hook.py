@@ -85,8 +85,8 @@ def attempt(
     from pdp.hooks.dialects import DIALECTS  # noqa: PLC0415 - as above
 
     (named,) = _named([client])
-    if (command is None) == (tool is None):
-        raise UsageError("name a shell command, or a tool with --tool", hint="pdp hook try 'git push'")
+    if bool(command) == bool(tool):
+        raise UsageError("name either a shell command, or a tool with --tool", hint="pdp hook try 'git push'")
     dialect = DIALECTS[named.name]
     try:
         given = parse_json(arguments.encode(errors="surrogateescape"))
@@ -94,7 +94,7 @@ def attempt(
         raise UsageError(f"--input: {error}", hint=_INPUT) from None
     if not isinstance(given, dict):
         raise UsageError("--input: expected a JSON object", hint=_INPUT)
-    if tool is None:
+    if not tool:
         tool, shell = next(item for item in dialect.built_in.items() if item[1].kind is Kind.SHELL)
         given = {shell.arguments[0]: command}
     call = HookCall(client, Moment.BEFORE, "try", None, tool, given, str(Path.cwd()), dialect.built_in.get(tool))

@@ -61,7 +61,7 @@ def fields(approval: Approval) -> Iterator[tuple[str, str]]:
     for granted in approval.grants:
         yield "granted", f"by {_person(granted.person)} as {', '.join(granted.roles)} at {granted.at}"
     if approval.lasting is not None:
-        yield "may last", f"{' or '.join(approval.lasting.reaches)}, for at most PT{approval.lasting.seconds}S"
+        yield "may last", f"{' or '.join(approval.lasting.reaches)}, for at most {_duration(approval.lasting.seconds)}"
         yield from (("limited to", f"{name} = {text}") for name, text in approval.lasting.about.items())
     yield "opened", approval.opened_at
     yield "expires", approval.expires_at
@@ -84,8 +84,9 @@ def _values(approval: Approval) -> tuple[list[Any], list[tuple[str, Any]]]:
     name_of_resource = None if resource["type"] == "tool" else resource["id"]
     first: list[tuple[str, Any]] = []
     objects = [arguments[name] for name in arguments if roles.get(name) in _OBJECTS]
-    if arguments.keys() == _OF_A_CLIENT and isinstance(arguments["input"], dict):
-        first, objects, arguments = [("tool", arguments["tool"])], [arguments["target"]], arguments["input"]
+    if arguments.keys() - {"shape", "folder"} == _OF_A_CLIENT and isinstance(arguments["input"], dict):
+        first = [(name, arguments[name]) for name in ("tool", "folder", "shape") if name in arguments]
+        objects, arguments = [arguments["target"]], arguments["input"]
     elif not objects and name_of_resource is not None:
         objects = [name_of_resource]
     rest = [(name, value) for name, value in arguments.items() if value not in objects]

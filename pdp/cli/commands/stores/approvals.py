@@ -29,7 +29,6 @@ app = command_app(
     "verified, so protect the store. With --service, the token identifies the person."
 )
 
-_QUESTION: Final = "[y]es, [n]o, [run], [until DURATION], [s]kip, [q]uit?"
 _POLL_SECONDS: Final = 1.0
 
 _ID: Final = "from `pdp approvals list`; the first 6 digits of an open approval's id are enough."
@@ -240,8 +239,10 @@ def _ask(desk: Desk, approval: Approval) -> bool:
     _print(approval, as_json=False)
     # Long arguments may have moved the tool and its target out of sight.
     print_answer(None, [sentence(approval)], as_json=False)
+    reaches = approval.lasting.reaches if approval.lasting is not None else ()
+    lasting = "".join(f"[{each}], " for each in ("run", "until DURATION") if each.partition(" ")[0] in reaches)
     while True:
-        answer = _read(_QUESTION)
+        answer = _read(f"[y]es, [n]o, {lasting}[s]kip, [q]uit?")
         if answer in (None, "q", "quit"):
             return False
         if answer in ("s", "skip"):
@@ -249,7 +250,7 @@ def _ask(desk: Desk, approval: Approval) -> bool:
         try:
             decided = _answered(desk, approval, *answer.partition(" ")[::2])
         except UsageError as error:
-            print_error(f"error: {error.message}")
+            print_error(f"error: {error}")
         except (ApprovalRefusedError, ServiceError) as error:
             print_error(f"error: {error.message}")
             code = error.error_code if isinstance(error, ServiceError) else f"approvals.{error.reason}"
