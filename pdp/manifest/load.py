@@ -261,7 +261,7 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
         findings = forbidden_findings(effective, staged, sound=sound, decided=decided)
         if decided:
             findings += (*entry_findings(effective, tier_stated=stated), *form_findings(effective, forms))
-        if decided and effective.approval.lasting is not None:
+        if decided and rules is not None and rules.approval is not None and rules.approval.lasting is not None:
             from pdp.manifest.rules.lasting import lasting_findings  # noqa: PLC0415 - only for lasting grants
 
             findings += (*lasting_findings(effective, sound=sound),)
