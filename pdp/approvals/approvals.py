@@ -202,6 +202,8 @@ class Approvals:
             approval = self._with_action(self._step("granted", approval_id, now, granted))
             if approval.state is ApprovalState.GRANTED and approval.reach is not Reach.ONCE:
                 self.lasting.create(approval, now)
+                # Another process may have denied or withdrawn the approval meanwhile.
+                self.lasting.end_with_approval(self.get(approval_id))
         return approval
 
     @property

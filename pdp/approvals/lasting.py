@@ -188,7 +188,7 @@ class LastingGrants:
                     return new
 
     def end_with_approval(self, approval: Approval) -> None:
-        """End the grant of an approval that a person has denied or withdrawn. Raise `AuditError` if that fails."""
+        """End the grant of an approval if a person has denied or withdrawn it. Raise `AuditError` if that fails."""
         person, now = approval.closed_by, approval.closed_at
         while person is not None and (old := self._store.get(approval.id)) and old.state is GrantState.ACTIVE:
             self._swapped(
@@ -229,7 +229,11 @@ class LastingGrants:
     ) -> bool:
         """Record a step, then store it. Return False if another step came first, and record that too."""
         event = self._record(step, new, subject, within)
-        done = self._store.replace(old, new, within=within)
+        try:
+            done = self._store.replace(old, new, within=within)
+        except Exception:
+            self._log().append_within({**event, "outcome": "unknown"}, within)
+            raise
         if not done:
             self._log().append_within({**event, "outcome": "failed"}, within)
         return done
