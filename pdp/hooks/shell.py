@@ -26,6 +26,13 @@ _TOKEN: Final = re.compile(
     (?=[ \t|&;]|\Z)""",
     re.ASCII | re.VERBOSE,
 )
+# A long text, as agents write messages of commits: "$(cat <<'EOF' ... EOF )". Old shells interpret quotes and
+# parentheses in such a text, so it may not contain quotes, and parentheses only in pairs.
+_LONG_TEXT: Final = re.compile(
+    r"""(?<=[ \t])"\$\(cat\ <<'(?P<end>[A-Z]{2,20})'\n
+    (?P<text>(?:(?!(?P=end)\n)(?:[^'"`\\$()\n]|\([^'"`\\$()\n]*\))*\n)+)(?P=end)\n[ \t]*\)"(?=[ \t|&;]|\Z)""",
+    re.VERBOSE,
+)
 _NODES: Final = """
 program list pipeline redirected_statement command command_name word number string string_content raw_string
 concatenation file_redirect file_descriptor && || | ; > >& "
@@ -102,6 +109,8 @@ def commands_of(line: str) -> list[Command] | None:
     """Return the commands of a pipeline or list if no shell expands anything in it; otherwise None."""
     if len(line) > _MOST or not all(letter.isprintable() or letter in "\n\t" for letter in line):
         return None
+    # The shell only runs `cat` on the text, so the text counts as one quoted word.
+    line = _LONG_TEXT.sub(lambda match: "'" + match["text"].rstrip("\n") + "'", line)
     commands, words, joint, at = [], list[str](), "", 0
     while at < len(line):
         if (match := _TOKEN.match(line, at)) is None:

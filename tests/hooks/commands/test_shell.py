@@ -244,6 +244,44 @@ def made_up(count: int, seed: int) -> Iterator[str]:
         yield line
 
 
+LONG = """git commit -m "$(cat <<'EOF'
+Read two words (#12)
+
+- a & b; c | d > e * ~ {f,g} [h](https://h.example/x)
+EOF
+)" && git status"""
+
+
+def test_long_text_that_a_command_prints_is_one_word_in_every_shell(tmp_path: Path) -> None:
+    commands = commands_of(LONG)
+    assert commands is not None
+    for shell in filter(shutil.which, ("bash", "dash", "zsh")):
+        script = f"git() {{ printf '%s\\0' \"$@\"; }}\n{LONG}\n"
+        done = subprocess.run(
+            [shell, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path, timeout=60
+        )
+        assert done.stdout.split("\0")[:-1] == [word for command in commands for word in command.words[1:]], shell
+
+
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [
+        ("<<'EOF'", "<<EOF"),
+        ("a & b", "$(id)"),
+        ("a & b", "`id`"),
+        ("a & b", "it's"),
+        ("a & b", "b)"),
+        ("a & b", "\\a"),
+        ("EOF\n)", "EOF\nid\n)"),
+        ("cat <<", "cat a <<"),
+        ('"$(cat', 'x"$(cat'),
+        (')" &&', ')"x &&'),
+    ],
+)
+def test_text_of_another_substitution_is_not_understood(part: str, other: str) -> None:
+    assert commands_of(LONG.replace(part, other, 1)) is None
+
+
 def a_workspace(folder: Path) -> Path:
     work = folder / "work"
     for name in (
