@@ -6,7 +6,7 @@
 package authz
 
 import data.authz.lib.approval
-import data.authz.lib.grant
+import data.authz.lib.grant as lasting
 import data.authz.lib.reason
 import data.authz.lib.shape
 import data.authz.planning
@@ -204,7 +204,7 @@ _step_up := set() if approval.valid
 
 else := {item |
 	some item in _step_ups
-	not grant.clears(item)
+	not lasting.clears(item)
 }
 
 _allow contains item if {

@@ -234,7 +234,7 @@ def test_claude_code_follows_the_answers_of_the_service(tmp_path: Path, tenant: 
     assert run.results[0] == ToolResult(".\n..\n.git", is_error=False)
     error = "PreToolUse:Bash hook error: "
     assert run.results[1].text.startswith(
-        f"{error}run_session_command: touch ran waits for approval: ask the person to run `pdp appr"
+        f"{error}run_session_command: touch ran. An approval covers this session: touch <path>... waits"
     )
     assert unknown.results[0].text.startswith(f"{error}the call cannot be decided: the token is invalid")
     assert os.listdir(cwd) == [".git"]  # noqa: PTH208 - only names are needed

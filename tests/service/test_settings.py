@@ -123,7 +123,7 @@ def test_faults_in_the_settings_file_have_locations(tmp_path: Path) -> None:
         "service.yaml:2:7: `port` must be at most 65535, not `70000`\n    port: 70000\n          ^\n"
         "service.yaml:5:13: `tenants.default.engine` must be one of embedded, sidecar, not `fast`\n"
         "        engine: fast\n                ^\n"
-        "service.yaml:6:3: key `B` is not valid: String should match pattern '^[a-z0-9][a-z0-9-]{0,62}$'\n"
+        "service.yaml:6:3: key `B` must have the form ^[a-z0-9][a-z0-9-]{0,62}$, not `B`\n"
         "      B: {}\n      ^\n"
         "service.yaml:6:6: `tenants.B.project` is missing\n      B: {}\n         ^\n"
         "service.yaml:6:6: `tenants.B.store` is missing\n      B: {}\n         ^"

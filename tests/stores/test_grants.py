@@ -35,7 +35,7 @@ class Desk:
         self.approvals, self.audit, self.sent = Approvals(store), MemoryAudit(), list[str]()
         self.pep = Pep(manifest, engine, approvals=self.approvals, audit=self.audit, tools={"send_notice": self._send})
 
-    def _send(self, recipient: str, text: str) -> str:
+    def _send(self, recipient: str, text: str, topic: str = "") -> str:
         self.sent.append(text)
         return recipient
 

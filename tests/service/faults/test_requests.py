@@ -180,6 +180,7 @@ async def test_answer_repeats_the_request_id_of_the_request(tmp_path: Path) -> N
 def shown(path: str) -> str:
     return path.format(
         approval_id="a" * 32,
+        grant_id="a" * 32,
         call_id="b" * 32,
         run_id="run-1",
         token_id="c" * 16,
