@@ -18,8 +18,8 @@ subclasses are reason codes: if such an error stops a decision, the verdict is D
     - ServiceError  engine.unavailable  [pdp.client.client]: the decision service answered with an HTTP error
     - ToolChangedError  gateway.tool_changed  [pdp.gateway.pins]: an MCP server changed the declaration of a pinned tool
   - ExpressionError  pdp.expression_failed  [pdp.manifest.expressions.path]: an expression of the manifest failed
-  - GrantRefusedError  grants.refused  [pdp.approvals.lasting]: a lasting grant cannot be used or revoked
-    - GrantUnknownError  grants.unknown  [pdp.approvals.lasting]: no lasting grant has this id
+  - GrantRefusedError  approvals.grant_refused  [pdp.approvals.lasting]: a lasting grant cannot be used or revoked
+    - GrantUnknownError  approvals.grant_unknown  [pdp.approvals.lasting]: no lasting grant has this id
   - HookInputError  hook.input_invalid  [pdp.hooks.call]: the input of a hook is malformed
   - HookLimitError  hook.limit_exceeded  [pdp.hooks.call]: the input of a hook exceeds a limit
   - HttpError  pdp.error  [pdp.service.errors]: the service answers with this HTTP status and `error_code`

@@ -32,13 +32,13 @@ _DEFAULT_SECONDS: Final = 24 * 3600  # How long a grant lasts without `until`, u
 class GrantRefusedError(PdpError):
     """A lasting grant cannot be used or revoked: it has ended, or belongs to other people."""
 
-    code = "grants.refused"
+    code = "approvals.grant_refused"
 
 
 class GrantUnknownError(GrantRefusedError):
     """No lasting grant has this id."""
 
-    code = "grants.unknown"
+    code = "approvals.grant_unknown"
 
 
 def reach_of(value: Reach | str) -> Reach:

@@ -29,7 +29,7 @@ from pdp.opa.tool import OpaTool
 _TAKEN: Final = frozenset((
     "access", "action_staging", "actions", "aggregation", "approval", "approval_request", "approvals", "audit", "authz",
     "bundle", "calls", "classify", "commit", "composition", "contract", "conversion", "custom", "decision", "engine",
-    "evidence", "extraction", "gateway", "grants", "hook", "idempotency", "lookup", "loop", "manifest", "obligations", "opa",
+    "evidence", "extraction", "gateway", "hook", "idempotency", "lookup", "loop", "manifest", "obligations", "opa",
     "patterns", "pdp", "pep", "planning", "reason", "run", "search", "service", "session", "store", "token", "tool",
     "validation",
 ))  # fmt: skip

@@ -38,8 +38,8 @@ _REQUEST_ID: Final = re.compile(rb"[!-~]{1,256}")
 _STATUS: Final = {
     "calls.unknown": 404,
     "calls.conflict": 409,
-    "grants.refused": 409,
-    "grants.unknown": 404,
+    "approvals.grant_refused": 409,
+    "approvals.grant_unknown": 404,
 }  # The HTTP status that is returned for each error code.
 _HEADERS: Final = (
     (b"cache-control", b"no-store"),
