@@ -345,15 +345,19 @@ def lasting_offer(request: Mapping[str, Any], entry: Tool) -> LastingOffer | Non
     # A freed argument that is absent differs from one that is present.
     parts = [described, people, mapped, compared, sorted(free & arguments.keys())]
     about = {name: value if isinstance(value, str) else canonical(value).decode() for name, value in shown.items()}
-    about = {name: MASKED if name in entry.sensitive else _shortened(text) for name, text in about.items()}
+    about = {
+        name: MASKED if name in entry.sensitive else without_middle(text, _LONGEST_SHOWN)
+        for name, text in about.items()
+    }
     seconds = int(duration_seconds(lasting.max))
     return LastingOffer(
         tuple(map(Reach, lasting.reaches)), seconds, lasting.uses, digest(canonical(parts)), about, most
     )
 
 
-def _shortened(text: str) -> str:
-    cut, half = len(text) - _LONGEST_SHOWN, _LONGEST_SHOWN // 2
+def without_middle(text: str, most: int) -> str:
+    """Return a text without its middle if it has more than `most` characters, with a mark in its place."""
+    cut, half = len(text) - most, most // 2
     return text if cut <= 0 else f"{text[:half]}[... {cut} characters left out ...]{text[-half:]}"
 
 

@@ -90,11 +90,7 @@ DENIED = [
 async def test_calls_of_a_day_get_the_expected_outcome(
     tmp_path: Path, outcome: HookOutcome, calls: list[DayCall]
 ) -> None:
-    home, work = tmp_path / "home", tmp_path / "work"
-    for folder in (home / "state", work / ".git"):
-        folder.mkdir(parents=True)
-    for name, content in starter_files("alice").items():
-        (home / name).write_bytes(content)
+    home, work = _made(tmp_path)
     with ExitStack() as owned:
         policy, other = open_policy(home, owned), []
         for tool, arguments, client in calls:
@@ -110,16 +106,22 @@ async def test_calls_of_a_day_get_the_expected_outcome(
         assert (policy.pep.approvals.list(), [*policy.pep.audit.lines(-1, 9)]) == ([], [])  # type: ignore[attr-defined]
 
 
+def _made(folder: Path) -> tuple[Path, Path]:
+    """Create the HOME of a hook with the starter's files, and a workspace with the folder `lib`."""
+    home, work = folder / "home", folder / "work"
+    for each in (home / "state", work / ".git", work / "lib"):
+        each.mkdir(parents=True)
+    for name, content in starter_files("alice").items():
+        (home / name).write_bytes(content)
+    return home, work
+
+
 def _at(value: Any, home: Path) -> Any:
     return value.replace("HOME", str(home)) if isinstance(value, str) else value
 
 
 async def test_approval_in_the_client_covers_the_shape_of_a_command_for_its_session(tmp_path: Path) -> None:
-    home, work = tmp_path / "home", tmp_path / "work"
-    for folder in (home / "state", work / ".git", work / "lib"):
-        folder.mkdir(parents=True)
-    for name, content in starter_files("alice").items():
-        (home / name).write_bytes(content)
+    home, work = _made(tmp_path)
 
     async def asked(command: str, session: str = "s1", cwd: Path = work, **more: Any) -> Behaviour:
         """Ask about a command. If the client asks its user, the user approves the command, and the client runs it."""
@@ -162,11 +164,7 @@ async def test_approval_in_the_client_covers_the_shape_of_a_command_for_its_sess
 async def test_preview_names_the_shape_that_decides_a_command(
     tmp_path: Path, command: str, outcome: HookOutcome, shape: str
 ) -> None:
-    home, work = tmp_path / "home", tmp_path / "work"
-    for folder in (home / "state", work / ".git", work / "lib"):
-        folder.mkdir(parents=True)
-    for name, content in starter_files("alice").items():
-        (home / name).write_bytes(content)
+    home, work = _made(tmp_path)
     built_in = DIALECTS["claude-code"].built_in["Bash"]
     call = HookCall("claude-code", Moment.BEFORE, "s1", "c1", "Bash", {"command": command}, str(work), built_in)
     with ExitStack() as owned:

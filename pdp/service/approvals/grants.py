@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 
 from pdp.approvals.lasting import GrantUnknownError
-from pdp.service.approvals.routes import sees_all
+from pdp.service.approvals.routes import may_see
 from pdp.service.models.approvals import GrantBody, GrantsPage, GrantsQuery, Nothing
 from pdp.service.requests import ApprovalReader, ServiceRoute, bounded_page
 from pdp.service.state import Caller
@@ -27,7 +27,7 @@ async def list_grants(request: Request, who: ApprovalReader, asked: Annotated[Gr
     page = await asyncio.to_thread(
         who.tenant.stores.approvals.lasting.list, state=state, after=asked.after, limit=limit
     )
-    shown = [GrantBody.of(grant) for grant in page if _may_see(who, grant)]
+    shown = [GrantBody.of(grant) for grant in page if may_see(who, grant)]
     following = page[-1].id if len(page) == limit else None
     return GrantsPage(grants=[each for each in shown if state in (None, each.state)], next=following)
 
@@ -51,11 +51,6 @@ async def revoke_grant(who: ApprovalReader, grant_id: str, _: Nothing | None = N
 
 def _stored(who: Caller, grant_id: str) -> LastingGrant:
     grant = who.tenant.approvals.lasting.get(grant_id)
-    if not _may_see(who, grant):
+    if not may_see(who, grant):
         raise GrantUnknownError(f"grant {grant_id}: no grant has that id")
     return grant
-
-
-def _may_see(who: Caller, grant: LastingGrant) -> bool:
-    claims = who.principal.claims
-    return sees_all(who) or (claims.get("iss"), claims.get("sub")) in grant.requesters

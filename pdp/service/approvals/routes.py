@@ -24,6 +24,7 @@ from pdp.service.requests import ApprovalReader, Approver, Proposer, ServiceRout
 from pdp.service.security.principal import Scope
 from pdp.service.state import Caller, service_of
 from pdp.stores.approvals import Approval, ApprovalState
+from pdp.stores.grants import LastingGrant
 
 router = APIRouter(route_class=ServiceRoute, tags=["approvals"])
 
@@ -52,7 +53,7 @@ async def list_approvals(
     requested. A page of pending approvals omits expired approvals, so it may have fewer than `limit` entries.
     """
     limit, subject = bounded_page(request, asked.limit), asked.subject
-    if not sees_all(who):
+    if not _sees_all(who):
         own = who.principal.claims.get("sub")
         if not isinstance(own, str) or subject not in (None, own):
             return ApprovalsPage(approvals=[], next=None)
@@ -125,14 +126,13 @@ def feed_of(request: Request, who: Caller) -> ApprovalFeed:
     return service_of(request).feeds[who.tenant.name]
 
 
-def may_see(who: Caller, approval: Approval) -> bool:
-    """Return whether the caller may see an approval: requesters see only their own, approvers all of the tenant."""
+def may_see(who: Caller, approval: Approval | LastingGrant) -> bool:
+    """Return whether the caller may see a record: requesters see only their own, approvers all of the tenant."""
     claims = who.principal.claims
-    return sees_all(who) or (claims.get("iss"), claims.get("sub")) in approval.requesters
+    return _sees_all(who) or (claims.get("iss"), claims.get("sub")) in approval.requesters
 
 
-def sees_all(who: Caller) -> bool:
-    """Return whether the caller may see all approvals of the tenant."""
+def _sees_all(who: Caller) -> bool:
     # With the scope `assert`, a token can propose for any subject, so it may also see all approvals.
     return who.may(Scope.APPROVE) or who.may(Scope.PROPOSE, Scope.ASSERT)
 

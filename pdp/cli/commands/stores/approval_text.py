@@ -6,11 +6,10 @@ from typing import Any, Final
 
 from pdp.json import canonical, pointer_steps
 from pdp.ledger.words import origins
-from pdp.manifest.fields import SUBJECT, ArgumentRole
+from pdp.manifest.fields import NAMED_BY_PEOPLE, SUBJECT, ArgumentRole
 from pdp.session import Person
-from pdp.stores.approvals import Approval, ApprovalState
+from pdp.stores.approvals import Approval, ApprovalState, without_middle
 
-_OBJECTS: Final = (ArgumentRole.DESTINATION, ArgumentRole.OBJECT, ArgumentRole.URL, ArgumentRole.ADDRESS)
 _OF_A_CLIENT: Final = {"tool", "input", "target"}  # The arguments of a coding agent's call, see `pdp hook`.
 _LONGEST_OBJECT: Final = 160
 _LONGEST_VALUE: Final = 60
@@ -20,8 +19,8 @@ _MOST_VALUES: Final = 8
 def sentence(approval: Approval) -> str:
     """Return one sentence: the tool, what the call acts on, other arguments, who asks, and how long it is open."""
     objects, rest = _values(approval)
-    text = ", ".join(_shortened(value, _LONGEST_OBJECT) for value in objects)
-    others = [f"{name} {_shortened(value, _LONGEST_VALUE)}" for name, value in rest[:_MOST_VALUES]]
+    text = ", ".join(without_middle(_json(value), _LONGEST_OBJECT) for value in objects)
+    others = [f"{name} {without_middle(_json(value), _LONGEST_VALUE)}" for name, value in rest[:_MOST_VALUES]]
     if len(rest) > len(others):
         others.append(f"{len(rest) - len(others)} more")
     text += (" with " if text and others else "") + ", ".join(others)
@@ -83,7 +82,7 @@ def _values(approval: Approval) -> tuple[list[Any], list[tuple[str, Any]]]:
     # Without roles, the resource is the object of the call. Its type is `tool` if the manifest maps no resource.
     name_of_resource = None if resource["type"] == "tool" else resource["id"]
     first: list[tuple[str, Any]] = []
-    objects = [arguments[name] for name in arguments if roles.get(name) in _OBJECTS]
+    objects = [arguments[name] for name in arguments if roles.get(name) in NAMED_BY_PEOPLE]
     if arguments.keys() - {"shape", "folder"} == _OF_A_CLIENT and isinstance(arguments["input"], dict):
         first = [(name, arguments[name]) for name in ("tool", "folder", "shape") if name in arguments]
         objects, arguments = [arguments["target"]], arguments["input"]
@@ -92,13 +91,6 @@ def _values(approval: Approval) -> tuple[list[Any], list[tuple[str, Any]]]:
     rest = [(name, value) for name, value in arguments.items() if value not in objects]
     rest.sort(key=lambda item: (roles.get(item[0]) != ArgumentRole.VALUE, len(_json(item[1]))))
     return objects, first + rest
-
-
-def _shortened(value: Any, most: int) -> str:
-    """Return a value as JSON. A long text is cut in the middle, with a mark."""
-    text = _json(value)
-    cut = len(text) - most
-    return text if cut <= 0 else f"{text[: most // 2]}[... {cut} characters left out ...]{text[-(most // 2) :]}"
 
 
 def _json(value: Any) -> str:

@@ -65,15 +65,25 @@ def open_desk(
         if service is not None:
             yield opened.enter_context(service_client(service, store, session, audit)).approvals, None
             return
-        if decides and session is None:
-            hint = "name the person with --session FILE, or use --service URL"
-            raise UsageError("no session file is given", hint=hint)
-        claims = None if session is None else read_session(session).claims
+        rules, claims = opened.enter_context(open_rules(store, session, audit, decides=decides))
+        yield _StoreDesk(rules, claims), claims
+
+
+@contextmanager
+def open_rules(
+    store: str | None, session: Path | None = None, audit: Path | None = None, *, decides: bool
+) -> Iterator[tuple[Approvals, Mapping[str, Any] | None]]:
+    """Open the approvals of a store, and return them with the claims of the session file, which deciding requires."""
+    if decides and session is None:
+        hint = "name the person with --session FILE, or use --service URL"
+        raise UsageError("no session file is given", hint=hint)
+    claims = None if session is None else read_session(session).claims
+    with ExitStack() as opened:
         stores = opened.enter_context(stores_named(store))
         rules = Approvals(stores.approvals)
         if decides:
             rules.attach(opened.enter_context(step_audit(audit, stores)), stores.actions)
-        yield _StoreDesk(rules, claims), claims
+        yield rules, claims
 
 
 def service_client(service: str, *others: object) -> Client:

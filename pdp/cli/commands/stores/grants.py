@@ -7,15 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from pdp.approvals.approvals import Approvals
 from pdp.cli.commands.stores.approvals import Decider, ServiceUrl
-from pdp.cli.commands.stores.desk import service_client
-from pdp.cli.commands.stores.stores import StepAudit, StoreUrl, step_audit, stores_named
-from pdp.cli.files import read_session
+from pdp.cli.commands.stores.desk import open_rules, service_client
+from pdp.cli.commands.stores.stores import StepAudit, StoreUrl
 from pdp.cli.options import AsJson, command_app
 from pdp.cli.output import print_answer
 from pdp.clock import to_seconds
-from pdp.errors import UsageError
 
 app = command_app("Show and revoke grants that last longer than one call. `pdp approvals grant ID --for` makes them.")
 
@@ -37,8 +34,8 @@ def listing(
         if service is not None:
             grants = opened.enter_context(service_client(service, store)).grants(active=not every)["grants"]
         else:
-            stores = opened.enter_context(stores_named(store))
-            grants = [_json(grant) for grant in Approvals(stores.approvals).lasting.list(active=not every)]
+            rules, _ = opened.enter_context(open_rules(store, decides=False))
+            grants = [_json(grant) for grant in rules.lasting.list(active=not every)]
     lines = [
         f"{grant['id']}  {grant['state']}  {grant['tool']} for {grant['subject']}: {_about(grant)}; "
         f"{_reach(grant)}, {grant['uses_left']} of {grant['uses']} uses left, until {grant['expires_at']}"
@@ -57,7 +54,8 @@ def show(grant_id: GrantId, store: StoreUrl = None, service: ServiceUrl = None, 
         if service is not None:
             grant = opened.enter_context(service_client(service, store)).grant(grant_id)
         else:
-            grant = _json(Approvals(opened.enter_context(stores_named(store)).approvals).lasting.get(grant_id))
+            rules, _ = opened.enter_context(open_rules(store, decides=False))
+            grant = _json(rules.lasting.get(grant_id))
     _print(grant, as_json=as_json)
 
 
@@ -77,15 +75,8 @@ def revoke(
     with ExitStack() as opened:
         if service is not None:
             grant = opened.enter_context(service_client(service, session, store, audit)).revoke(grant_id)
-        elif session is None:
-            raise UsageError(
-                "no session file is given", hint="name the person with --session FILE, or use --service URL"
-            )
         else:
-            claims = read_session(session).claims
-            stores = opened.enter_context(stores_named(store))
-            rules = Approvals(stores.approvals)
-            rules.attach(opened.enter_context(step_audit(audit, stores)), stores.actions)
+            rules, claims = opened.enter_context(open_rules(store, session, audit, decides=True))
             grant = _json(rules.lasting.revoke(grant_id, claims))
     _print(grant, as_json=as_json)
 
