@@ -11,9 +11,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, Protocol, Self
+from typing import Annotated, Any, Final, Protocol, Self
 
 import orjson
+from pydantic import Field
 
 from pdp.clock import LAST_SECOND, to_seconds
 from pdp.decision import new_id
@@ -140,6 +141,7 @@ class Approval:
         task: what approvers see besides the request (pattern 7): queue or principal, rationale, evidence, sla.
         token: the tokens of the call. A grant needs another token.
         lasting: how far people may let the approval reach; None if the approval is for this call only.
+        url: the address of the approval's page in the console, which stores do not keep; None if there is no console.
 
     Examples:
         >>> from pathlib import Path
@@ -181,6 +183,7 @@ class Approval:
     task: dict[str, Any] | None = None
     token: TokenMarks = field(default_factory=dict)
     lasting: LastingOffer | None = None
+    url: Annotated[str | None, Field(exclude=True)] = field(default=None, compare=False)
 
     @classmethod
     def asked(
@@ -316,7 +319,7 @@ def are_for(grants: Sequence[Grant], claims: Mapping[str, Any], proposer: Mappin
 def lasting_offer(request: Mapping[str, Any], entry: Tool) -> LastingOffer | None:
     """Return how far an approval of this request may reach; None if the tool's entry has no `approval.lasting`."""
     lasting, context = entry.approval.lasting, request["context"]
-    if lasting is None or entry.effect_class is EffectClass.COMMIT_HIGH or not entry.approval.approvers:
+    if lasting is None or entry.effect_class in (None, EffectClass.COMMIT_HIGH) or not entry.approval.approvers:
         return None
     arguments = context["arguments"]
     # A role may name a part of an argument, such as `/attachments/*/path`. The whole argument is then compared.

@@ -45,6 +45,28 @@ class OpenReservation(NamedTuple):
         return {"id": self.id, "amount": amount, "limit": limit, "per": per, "holder": holder, "tenant": tenant}
 
 
+class BudgetSums(NamedTuple):
+    """The amounts that count in a budget at one time, in units: of finished calls, of running calls, and unknown ones.
+
+    `until` is when the first amount stops counting.
+    """
+
+    budget: str
+    names: str
+    spent: int
+    reserved: int
+    unknown: int
+    currency: str | None
+    until: float | None
+
+    def named(self) -> dict[str, Any]:
+        """Return `tenant`, `limit`, `per`, `holder` and the sums as Decimal. Raise StoreError for a damaged record."""
+        named = OpenReservation(self.budget, self.names, 1).as_json()
+        unit = Decimal(named.pop("amount"))
+        sums = {name: getattr(self, name) * unit for name in ("spent", "reserved", "unknown")}
+        return {**named, **sums}
+
+
 class BudgetStore(Protocol):
     """A thread-safe store of budgets. Each method is one atomic step. Times are seconds since 1970."""
 

@@ -43,7 +43,7 @@ class LastingGrant:
         grants: the people who gave the grant.
         created_at, expires_at: RFC 3339 in UTC with `Z`. The grant ends at `expires_at`.
         uses, uses_left: how many calls the grant could let through at first, and now.
-        closed_at, closed_by: when and by whom the grant was revoked.
+        closed_at, closed_by, why: when, by whom and for what reason the grant was revoked.
         markings: of the data that the run had read before the approved call. The grant lets no other marked data leave.
 
     Examples:
@@ -73,6 +73,7 @@ class LastingGrant:
     closed_at: str | None = None
     closed_by: Person | None = None
     markings: tuple[str, ...] = ()
+    why: str | None = None
 
     def standing(self, now: str) -> GrantState:
         """Return the state at the time `now`. The stored state of an expired grant may still be `active`."""

@@ -12,9 +12,9 @@ from pdp.errors import UsageError
 if TYPE_CHECKING:  # This module imports no store, so that reading a URL does not need the optional extra for databases.
     from pdp.ledger.ledger import LedgerStore
     from pdp.stores.actions import ActionStore
-    from pdp.stores.budgets import BudgetStore
     from pdp.stores.keys import IdempotencyStore
     from pdp.stores.sql.audit import SqlAudit
+    from pdp.stores.sql.budgets import SqlBudgets
     from pdp.stores.sql.records import SqlApprovals, SqlRemoteCalls
     from pdp.stores.sql.tokens import SqlTokens, SqlWebhooks
 
@@ -56,7 +56,7 @@ class OpenStores:
     actions: ActionStore
     approvals: SqlApprovals
     ledger: LedgerStore
-    budgets: BudgetStore
+    budgets: SqlBudgets
     tokens: SqlTokens
     webhooks: SqlWebhooks
     remote_calls: SqlRemoteCalls

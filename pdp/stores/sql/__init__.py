@@ -4,7 +4,7 @@
 * tables: the tables, their revision, and the upgrade to it (migrations/)
 * keys: idempotency keys
 * records: actions, approvals and remote calls
-* audit: the stream of events
+* audit: the stream of events; events: its columns, and how it is read and searched
 * ledger: runs of agents, and the sources of their values
 * budgets: the amounts spent of cumulative limits
 * tokens: access tokens and webhook positions of the service

@@ -9,41 +9,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection
 
 from pdp.audit.chain import GENESIS, AuditEvent, AuditLog
 from pdp.audit.verify import checked_event
 from pdp.errors import AuditError, StoreError
 from pdp.stores.sql.database import Database
-from pdp.stores.sql.tables import audit
+from pdp.stores.sql.events import AuditRow, EventReader
 
 _log = logging.getLogger("pdp.audit")
 
 # The statements are passed to the driver as text, because compiling them takes twice as long as a small transaction.
 _LOCK: Final = f"SELECT pg_advisory_xact_lock({0x7064705F61756400})"  # No other program uses this lock number.
 _LAST: Final = "SELECT seq, line FROM pdp_audit ORDER BY seq DESC LIMIT 1"
-_INSERT: Final = "INSERT INTO pdp_audit (seq, type, approval_id, line) VALUES (%s, %s, %s, %s)"
+_INSERT: Final = (
+    "INSERT INTO pdp_audit (seq, type, approval_id, line, time, verdict, tool, codes, subject, run_id)"
+    " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+)
 _IN_A_ROW: Final = 200  # Of this many transactions, an event loop leaves one to the writer thread.
 _EVIDENCE: Final = "run `pdp audit verify`, keep the database as evidence, and use a new database"
-
-
-class AuditRow(NamedTuple):
-    """A stored audit event: its number, its type, the id of its approval, if any, and the event as JSON."""
-
-    seq: int
-    type: str
-    approval_id: str | None
-    line: str
-
-    @classmethod
-    def of(cls, event: Mapping[str, Any], line: str) -> AuditRow:
-        kind = event["type"]
-        return cls(event["seq"], kind, event.get("approval_id") if kind.startswith("approval.") else None, line)
 
 
 class _End(NamedTuple):
@@ -59,7 +48,7 @@ _Soon = tuple["Sequence[AuditEvent]", _Done]
 _EMPTY: Final = _End(-1, GENESIS, None)
 
 
-class SqlAudit(AuditLog):
+class SqlAudit(EventReader, AuditLog):
     """An audit stream in a database. Its events survive a crash of the process, but perhaps not a power failure.
 
     One thread writes for all threads of its process. After a failed commit, an event may or may not be stored.
@@ -68,8 +57,8 @@ class SqlAudit(AuditLog):
     may_wait = True
 
     def __init__(self, database: Database, key: bytes | None = None) -> None:
-        super().__init__(key)
-        self._database = database
+        AuditLog.__init__(self, key)
+        EventReader.__init__(self, database)
         self._process = os.getpid()
         self._end = _EMPTY  # The last committed event that this process has seen.
         self._waiting: list[_Waiting] = []
@@ -119,19 +108,22 @@ class SqlAudit(AuditLog):
         if queued is not None:
             await asyncio.wrap_future(queued)
 
-    def lines(self, after: int, limit: int, *, approvals_only: bool = False) -> Sequence[AuditRow]:
-        """Return up to `limit` events, or approval events only, after number `after` (-1 for the first)."""
-        query = select(audit).where(audit.c.seq > after).order_by(audit.c.seq).limit(limit)
-        if approvals_only:
-            query = query.where(audit.c.approval_id.is_not(None))
-        with self._database.read() as connection:
-            return [AuditRow(*row) for row in connection.execute(query)]
-
-    def last_seq(self) -> int:
-        """Return the number of the last event, or -1 if the stream is empty."""
-        with self._database.read() as connection:
-            last: int | None = connection.execute(select(func.max(audit.c.seq))).scalar()
-        return -1 if last is None else last
+    def link_fault(self, seq: int) -> str | None:
+        """Return why the event `seq` does not continue the chain of the event before it; None if it does."""
+        last: tuple[int, str] | None = None if seq else (-1, GENESIS)
+        for row in self.lines(seq - 2, 2):
+            if row.seq > seq:
+                break
+            try:
+                event = checked_event(row.line.encode(), self._hash)
+            except AuditError as error:
+                return f"event {row.seq}: {error.message}"
+            if row != AuditRow.of(event, event["seq"], row.line):
+                return f"event {row.seq}: the columns differ from the event's line"
+            if row.seq == seq and last != (seq - 1, event["prev_hash"]):
+                return "earlier events were removed, inserted or moved"
+            last = event["seq"], event["hash"]
+        return None if last is not None and last[0] == seq else "the event is missing"
 
     def close(self) -> None:
         """Write the queued events and close the stream. Later appends raise `AuditError`."""
@@ -242,7 +234,7 @@ class SqlAudit(AuditLog):
         try:
             for event in events:
                 self._record(event)
-                rows.append(AuditRow.of({**event, "seq": self._seq - 1}, self._line))
+                rows.append(AuditRow.of(event, self._seq - 1, self._line))
         except AuditError:
             self._seq, self._prev = first, before
             raise

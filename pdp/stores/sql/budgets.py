@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, func,
 
 from pdp.contract.budgets import Spent, Take
 from pdp.stores.approvals import Transaction
-from pdp.stores.budgets import GRACE, OpenReservation
+from pdp.stores.budgets import GRACE, BudgetSums, OpenReservation
 from pdp.stores.sql.database import DatabaseStore
 from pdp.stores.sql.tables import budgets, dialect_insert, reservations
 
@@ -100,6 +100,34 @@ class SqlBudgets(DatabaseStore):
         query = select(*columns).where(reservations.c.running_until <= now).order_by(reservations.c.running_until)
         with self._database.read() as connection:
             return [OpenReservation(*row) for row in connection.execute(query)]
+
+    def sums(self, now: float, limit: int, *, after: str = "", of: Sequence[str] | None = None) -> Sequence[BudgetSums]:
+        """Return the sums of up to `limit` budgets in which amounts count at `now`, in the order of their ids.
+
+        Args:
+            now: the time, in seconds since 1970.
+            limit: the largest number of budgets.
+            after: only budgets with a larger id.
+            of: only the budgets with these ids.
+        """
+        page = select(budgets.c.id, budgets.c.currency).where(budgets.c.ends > now, budgets.c.id > after)
+        page = page if of is None else page.where(budgets.c.id.in_(of))
+        shown = page.order_by(budgets.c.id).limit(limit).subquery()
+        until = reservations.c.running_until
+        states = (until.is_(None), until > now, until <= now)
+        columns = [func.sum(case((state, reservations.c.amount), else_=0)) for state in states]
+        query = (
+            select(shown.c.id, reservations.c.names, *columns, shown.c.currency, func.min(reservations.c.ends))
+            .join(reservations, reservations.c.budget == shown.c.id)
+            .where(reservations.c.ends > now)
+            .group_by(shown.c.id, reservations.c.names, shown.c.currency)
+            .order_by(shown.c.id)
+        )
+        with self._database.read() as connection:
+            return [
+                BudgetSums(row[0], row[1], int(row[2]), int(row[3]), int(row[4]), row[5], row[6])
+                for row in connection.execute(query)
+            ]
 
     def prune(self, now: float) -> int:
         with self._database.write() as connection:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
-from sqlalchemy import Connection, TableClause, delete, select, update
+from sqlalchemy import ColumnElement, Connection, TableClause, delete, literal_column, select, tuple_, update
 
 from pdp.errors import StoreError
 from pdp.stores.actions import Action, ActionState, ActionStore
@@ -16,9 +16,12 @@ from pdp.stores.approvals import Approval, ApprovalState, Transaction
 from pdp.stores.grants import GrantState, LastingGrant
 from pdp.stores.remote_calls import OVERDUE, RemoteCall
 from pdp.stores.sql.database import Database, DatabaseStore
-from pdp.stores.sql.tables import actions, approvals, grants, insert_if_absent, remote_calls
+from pdp.stores.sql.tables import actions, approvals, grants, insert_if_absent, remote_calls, searchable
 
 Record = TypeVar("Record", Action, Approval, LastingGrant, RemoteCall)
+
+
+_PENDING: Final[ColumnElement[str]] = literal_column(f"'{ApprovalState.PENDING}'")
 
 
 class _SqlRecords(DatabaseStore, Generic[Record]):
@@ -50,15 +53,15 @@ class _SqlRecords(DatabaseStore, Generic[Record]):
         return record
 
     def _all(
-        self, within: Sequence[str] = (), after: str | None = None, limit: int | None = None, **columns: str | None
+        self, within: str = "", after: str | None = None, limit: int | None = None, **columns: str | None
     ) -> Sequence[Record]:
-        """Return a page of the records with these column values, whose JSON contains every text of `within`."""
+        """Return a page of the records with these column values, whose JSON contains the text `within`."""
         query = select(self._table.c.record).order_by(self._table.c.seq).limit(limit)
         if after is not None:
             older = select(self._table.c.seq).filter_by(id=after).correlate(None).scalar_subquery()
             query = query.where(self._table.c.seq > older)
-        for text in within:
-            query = query.where(self._table.c.record.contains(text, autoescape=True))
+        if within:
+            query = query.where(self._table.c.record.contains(within, autoescape=True))
         query = query.filter_by(**{name: value for name, value in columns.items() if value is not None})
         with self._database.read() as connection:
             return [self._read(text) for text in connection.execute(query).scalars()]
@@ -148,16 +151,62 @@ class SqlApprovals(_SqlRecords[Approval]):
             limit: the largest number of approvals.
             texts: only approvals with this `subject`, `tool` or `run_id`.
         """
-        wanted = {name: text for name, text in texts.items() if text is not None}
-        # The database selects candidates and partly ignores case. The exact comparison follows below.
-        within = [f'"{name}":{to_json(text).decode()}' for name, text in wanted.items()]
-        matching: list[Approval] = []
-        while True:
-            page = self._all(within, after, limit, call_digest=call_digest, state=state)
-            matching += [each for each in page if all(getattr(each, name) == text for name, text in wanted.items())]
-            if limit is None or len(page) < limit or len(matching) >= limit:
-                return matching[:limit]
-            after = page[-1].id
+        return self._all("", after, limit, call_digest=call_digest, state=state, **_columns(texts))
+
+    def page(
+        self,
+        limit: int,
+        *,
+        waiting_at: str | None = None,
+        after: str | None = None,
+        state: ApprovalState | None = None,
+        opened_from: str | None = None,
+        opened_before: str | None = None,
+        **texts: str | None,
+    ) -> Sequence[Approval]:
+        """Return a page of the waiting approvals, those that expire first at the start, or of the closed ones.
+
+        Args:
+            limit: the largest number of approvals.
+            waiting_at: only approvals that are pending at this time. Without it, return all that are not pending,
+                the newest at the start.
+            after: the id of the last approval of the previous page.
+            state: only approvals in this state.
+            opened_from: only approvals that were opened at this time or later.
+            opened_before: only approvals that were opened before this time.
+            texts: only approvals with this `subject`, `tool` or `run_id`.
+        """
+        columns = self._table.c
+        query = select(columns.record).filter_by(**_columns(texts) | ({} if state is None else {"state": state}))
+        query = query.limit(limit)
+        query = query if opened_from is None else query.where(columns.opened_at >= opened_from)
+        query = query if opened_before is None else query.where(columns.opened_at < opened_before)
+        with self._database.read() as connection:
+            last = None if after is None else connection.execute(
+                select(columns.expires_at, columns.seq).filter_by(id=after)
+            ).one_or_none()  # fmt: skip
+            if after is not None and last is None:
+                return []
+            if waiting_at is None:
+                query = query.where(columns.state != _PENDING).order_by(columns.seq.desc())
+                query = query if last is None else query.where(columns.seq < last[1])
+            else:
+                # A literal lets SQLite use the partial index.
+                query = query.where(columns.state == _PENDING, columns.expires_at > waiting_at)
+                query = query.order_by(columns.expires_at, columns.seq)
+                query = query if last is None else query.where(tuple_(columns.expires_at, columns.seq) > tuple_(*last))
+            return [self._read(text) for text in connection.execute(query).scalars()]
+
+    def _row(self, record: Approval) -> dict[str, Any]:
+        texts = {name: getattr(record, name) for name in ("tool", "subject", "run_id")}
+        return (
+            super()._row(record) | dict.fromkeys(texts) | _columns(texts)
+            | {"opened_at": record.opened_at, "expires_at": record.expires_at}
+        )  # fmt: skip
+
+
+def _columns(texts: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: searchable(text) for name, text in texts.items() if text is not None}
 
 
 class SqlGrants(_SqlRecords[LastingGrant]):
@@ -180,9 +229,24 @@ class SqlGrants(_SqlRecords[LastingGrant]):
         limit: int | None = None,
     ) -> Sequence[LastingGrant]:
         # The database partly ignores case, so the exact comparison follows.
-        within = () if run_id is None else (f'"run_id":{to_json(run_id).decode()}',)
+        within = "" if run_id is None else f'"run_id":{to_json(run_id).decode()}'
         page = self._all(within, after, limit, scope=scope, state=state)
         return [each for each in page if run_id in (None, each.run_id)]
+
+    def page(self, limit: int, *, active: bool, before: str | None = None) -> Sequence[LastingGrant]:
+        """Return a page of the active or of the ended grants, the newest first, that were added before a grant.
+
+        Grants that have expired count as active until a sweep ends them.
+        """
+        columns = self._table.c
+        state = columns.state == GrantState.ACTIVE if active else columns.state != GrantState.ACTIVE
+        query = select(columns.record).where(state).order_by(columns.seq.desc()).limit(limit)
+        if before is not None:
+            query = query.where(
+                columns.seq < select(columns.seq).filter_by(id=before).correlate(None).scalar_subquery()
+            )
+        with self._database.read() as connection:
+            return [self._read(text) for text in connection.execute(query).scalars()]
 
     def _row(self, record: LastingGrant) -> dict[str, Any]:
         return super()._row(record) | {"scope": record.scope}

@@ -1,21 +1,24 @@
 """The database tables as queries use them, their revision, and the upgrade to it. `migrations/` creates the tables.
 
-A field that queries use has a column; the rest of a record is JSON. Texts that a model or a user chose are only in
-JSON, because PostgreSQL rejects NUL in a text column. Table names begin with `pdp_`, since other programs may use the
-same database.
+A field that queries use has a column; the rest of a record is JSON. The column of a text that a model or a user chose
+only finds the text (`searchable`); the JSON contains it. Table names begin with `pdp_`, since other programs may use
+the same database.
 """
 
 import logging
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, Connection, Double, TableClause, Text, column, inspect, select, table, text
 from sqlalchemy.dialects import postgresql, sqlite
 
+from pdp.audit.chain import recordable
 from pdp.errors import StoreSchemaError
 from pdp.installed import extra
+from pdp.json import digest
 
-SCHEMA: Final = "0004"  # The revision of the tables below. It equals the newest revision under `migrations/versions`.
+SCHEMA: Final = "0005"  # The revision of the tables below. It equals the newest revision under `migrations/versions`.
 VERSIONS: Final = "pdp_schema"  # The table in which Alembic stores the database's revision.
 versions = table(VERSIONS, column("version_num"))
 _MIGRATIONS: Final = Path(__file__).with_name("migrations")
@@ -31,7 +34,10 @@ idempotency = table(
 actions = table("pdp_actions", column("seq"), *(column(name, Text) for name in ("id", "key_id", "state", "record")))
 
 approvals = table(
-    "pdp_approvals", column("seq"), *(column(name, Text) for name in ("id", "call_digest", "state", "record"))
+    "pdp_approvals",
+    column("seq", BigInteger),
+    *(column(name, Text) for name in ("id", "call_digest", "state", "record")),
+    *(column(name, Text) for name in ("tool", "subject", "run_id", "opened_at", "expires_at")),
 )
 
 grants = table("pdp_grants", column("seq"), *(column(name, Text) for name in ("id", "scope", "state", "record")))
@@ -69,7 +75,13 @@ remote_calls = table(
 )
 """A row for each call that a remote enforcement point has begun."""
 
-audit = table("pdp_audit", column("seq", BigInteger), *(column(name, Text) for name in ("type", "approval_id", "line")))
+audit = table(
+    "pdp_audit",
+    column("seq", BigInteger),
+    *(column(name, Text) for name in ("type", "approval_id", "line")),
+    *(column(name, Text) for name in ("time", "verdict", "tool", "codes", "subject", "run_id")),
+)
+"""A row for each event. `verdict` and `codes` are null if the event is not a decision; `verdict` may be `REJECTED`."""
 
 tokens = table(
     "pdp_tokens",
@@ -80,6 +92,14 @@ tokens = table(
 
 webhooks = table("pdp_webhooks", column("id", Text), column("seq", BigInteger), column("held_until", Double))
 """A row for each webhook: the number of the last sent event, and the time until which a process holds it."""
+
+
+@lru_cache(maxsize=1024)  # The same texts are searched for and recorded again and again.
+def searchable(text: str) -> str:
+    """Return the value of a column for a text that a model or a user chose. Different texts have different values."""
+    # PostgreSQL rejects NUL, and long texts in an index. `recordable` returns no other text that ends in a space.
+    whole = recordable(text) if "\0" not in text else f"~{digest(text.encode(errors='surrogatepass'))}".ljust(256)
+    return str(whole)
 
 
 def dialect_insert(connection: Connection) -> Any:
@@ -99,7 +119,7 @@ def insert_if_absent(connection: Connection, into: TableClause, values: dict[str
 
 
 def revision_of(connection: Connection) -> str | None:
-    """Return the revision of the database's tables, such as `0004`, or None if there are no tables."""
+    """Return the revision of the database's tables, such as `0005`, or None if there are no tables."""
     if not inspect(connection).has_table(VERSIONS):
         return None
     revision: str | None = connection.execute(select(versions)).scalar()

@@ -14,7 +14,7 @@ from pdp.stores.sql.database import DatabaseStore
 from pdp.stores.sql.tables import insert_if_absent, webhooks
 from pdp.stores.sql.tables import tokens as table
 
-_IN_JSON = ("name", "scopes", "claims", "created_at")
+_IN_JSON = ("name", "scopes", "claims", "created_at", "auth_time", "provider")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,14 @@ class TokenRecord:
     tenant: str
     secret_digest: str = field(repr=False)  # SHA-256 of the whole token, hexadecimal.
     name: str
-    scopes: tuple[str, ...]
+    scopes: tuple[str, ...]  # With `provider`, these are names of the provider's scopes.
     claims: Mapping[str, Any]  # As in `Session.claims`; empty if the token belongs to no person.
     created_at: float
     expires_at: float
     revoked_at: float | None = None
     principal: str | None = None  # The owner's id, if the token is a browser session.
+    auth_time: float | None = None  # When the owner signed in at an identity provider.
+    provider: str | None = None  # The key of the provider that issued the owner's token.
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields of an access token that may be shown, such as its name and scopes."""
@@ -57,7 +59,7 @@ class SqlTokens(DatabaseStore):
         with self._database.write() as connection:
             expired = table.c.principal.is_not(None) & (table.c.expires_at <= record.created_at)
             connection.execute(delete(table).where(expired))
-            any_stored = select(table.c.id).filter_by(tenant=record.tenant).limit(1)
+            any_stored = select(table.c.id).filter_by(tenant=record.tenant, principal=None).limit(1)
             if first and connection.execute(any_stored).first() is not None:
                 return False
             return insert_if_absent(connection, table, {**row, "record": whole})

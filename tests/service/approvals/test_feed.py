@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from pdp.service.approvals.feed import ApprovalFeed
-from pdp.stores.sql.audit import AuditRow, SqlAudit
+from pdp.stores.sql.audit import SqlAudit
 from pdp.stores.sql.database import Database
+from pdp.stores.sql.events import AuditRow
 
 PATIENT = 600.0
 

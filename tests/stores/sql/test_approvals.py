@@ -24,6 +24,7 @@ from pdp.stores.sql.audit import SqlAudit
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from pdp.stores.sql.records import SqlApprovals
+from pdp.stores.sql.tables import searchable
 from tests.support import at_once, payments
 from tests.support.payments import session, wire
 from tests.support.scripted import Scripted, until_approved
@@ -120,6 +121,37 @@ def test_approvals_are_listed_page_by_page(database: Database) -> None:
     assert approvals.list(run_id="run-1", tool="initiate_wire", state=ApprovalState.PENDING) == [stored[1], stored[3]]
     assert approvals.list(run_id=None, tool="another") == []
     assert approvals.list(after="a4") == approvals.list(after="none") == []
+
+
+ODD = ("run\x00", "run\ufffd", "run", "é" * 300, "é" * 299, "x" * 255, "x" * 256)
+
+
+def test_approvals_are_shown_page_by_page_without_gaps(database: Database) -> None:
+    store, first = SqlApprovals(database), approval()
+    ends = ["2026-07-01T12:00:00Z", "2026-07-01T11:00:00Z", SOON, "2026-07-01T11:00:00Z", "2026-07-01T13:00:00Z"]
+    for number, (end, run) in enumerate(zip(ends, ODD, strict=False)):
+        new = replace(first, id=f"a{number}", call_digest=str(number), expires_at=end, run_id=run, subject=run)
+        store.add(new)
+        store.add(replace(new, id=f"b{number}", call_digest=f"b{number}"))
+        closed = replace(new, id=f"b{number}", call_digest=f"b{number}", state=ApprovalState.DENIED)
+        assert store.replace(store.get(f"b{number}"), closed)  # type: ignore[arg-type]
+
+    def pages(**options: Any) -> list[str]:
+        shown: list[str] = []
+        while page := store.page(2, after=shown[-1] if shown else None, **options):
+            shown += [each.id for each in page]
+        return shown
+
+    assert pages(waiting_at=SOON) == ["a1", "a3", "a0", "a4"]
+    assert pages() == ["b4", "b3", "b2", "b1", "b0"]
+    assert pages(state=ApprovalState.GRANTED) == []
+    assert store.page(2, after="unknown") == []
+    assert pages(opened_from=NOW, opened_before=SOON) == pages()
+    assert pages(opened_before=NOW) == pages(opened_from=SOON, waiting_at=NOW) == []
+    for number, run in enumerate(ODD[:5]):
+        assert pages(run_id=run) == pages(subject=run, tool="initiate_wire") == [f"b{number}"]
+        assert [each.id for each in store.list(run_id=run)] == [f"a{number}", f"b{number}"]
+    assert store.list(subject="\ud800") == store.list(run_id=searchable(ODD[3])) == []
 
 
 def test_replacing_an_approval_fails_if_the_stored_approval_has_changed(approvals: ApprovalStore) -> None:

@@ -18,7 +18,7 @@ from pdp.audit.verify import verify_chain
 from pdp.errors import AuditError, StoreError
 from pdp.stores.sql import audit as audit_module
 from pdp.stores.sql import database as database_module
-from pdp.stores.sql.audit import AuditRow, SqlAudit
+from pdp.stores.sql.audit import SqlAudit
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from pdp.stores.sql.records import SqlActions, SqlApprovals
@@ -116,7 +116,7 @@ def test_lines_returns_a_page_of_all_audit_events_or_only_of_approval_events(ope
 
     rows = log.lines(-1, 10)
     assert [row[:3] for row in rows] == [(0, "x", None), (1, "approval.granted", "a"), (2, "approval.consumed", "b")]
-    assert log.lines(0, 1) == [rows[1]] == [AuditRow(1, "approval.granted", "a", rows[1].line)]
+    assert log.lines(0, 1) == [rows[1]]
     assert log.lines(-1, 10, approvals_only=True) == rows[1:]
 
 
