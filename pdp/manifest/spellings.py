@@ -57,6 +57,13 @@ def manifest_root(root: dict[str, Any]) -> dict[str, Any]:
     return {**version, **around, "tools": [{name: value for name, value in root.items() if name not in around}]}
 
 
+def entry_name(record: Any) -> str | None:
+    """Return the name of a tool entry as written in a manifest file, or None if it has no name."""
+    entry, _ = expanded_entry(record, {}, None)
+    name = entry.get("name") if isinstance(entry, dict) else None
+    return name if isinstance(name, str) else None
+
+
 def expanded_rules(rules: Any) -> tuple[Any, list[Finding]]:
     """Expand the short forms of fields that entries and governance rules share. Return the result and findings."""
     if not isinstance(rules, dict):

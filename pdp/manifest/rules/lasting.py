@@ -18,8 +18,10 @@ def lasting_findings(entry: Tool, *, sound: bool) -> Iterator[Finding]:
     lasting, at = entry.approval.lasting, ("approval", "lasting")
     if lasting is None:
         return
-    if entry.effect_class is EffectClass.COMMIT_HIGH:
-        yield Finding(at, f"{entry.effect_class} needs an approval of each call", "remove `lasting`")
+    if entry.effect_class in (None, EffectClass.COMMIT_HIGH):
+        # The policy treats an entry without an effect class like commit-high, so a grant would let no call through.
+        what = entry.effect_class or "an entry without `effect_class`"
+        yield Finding(at, f"{what} needs an approval of each call", "remove `lasting`, or state a lower `effect_class`")
     if not sound:
         return
     arguments = argument_schemas(entry.schema_)
