@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from pdp import lazy
 
 if TYPE_CHECKING:  # Imported when first used.
+    from pdp.approvals.sentence import sentence as sentence
     from pdp.audit.verify import verify_chain as verify_chain
     from pdp.hooks.home import default_home as default_home
     from pdp.hooks.home import open_policy as open_policy
@@ -15,6 +16,7 @@ if TYPE_CHECKING:  # Imported when first used.
 __getattr__ = lazy(
     __name__,
     {
+        "pdp.approvals.sentence": ("sentence",),
         "pdp.audit.verify": ("verify_chain",),
         "pdp.hooks.home": ("default_home", "open_policy"),
         "pdp.ledger.words": ("origins",),

@@ -148,7 +148,7 @@ class Pep(Closable):
                 "`watch` works only with the embedded engine and without a registry", hint="leave `watch` out"
             )
         with ExitStack() as owned:
-            stores = stores_of_pep(open_stores(project.store, owned)) if project.store else {}
+            stores = stores_of_pep(open_stores(project.store, owned), project.public_url) if project.store else {}
             manifest = manifest_of_project(path, project)
             pep = cls(manifest, engine_of_project(project, manifest, owned, engine), **{**stores, **options})
             if watch:

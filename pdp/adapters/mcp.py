@@ -40,8 +40,9 @@ class McpMiddleware:
     Args:
         pep: decides the calls.
         session: one session for all calls, or a function of the SDK's `ServerRequestContext`.
-        page: the start of the URL of an approval page; the approval's id is appended. A client that can open pages is
-            sent to this URL. Opening the page, or accepting in the client, does not grant the approval.
+        page: the start of the URL of your own approval page; the approval's id is appended. By default, the approval's
+            page in the console. A client that can open pages is sent to this URL. Opening the page, or accepting in the
+            client, does not grant the approval.
 
     Raises:
         UsageError: see `ToolGuard`.
@@ -129,12 +130,13 @@ def client_result(
     text, approval = outcome.text, outcome.approval
     if outcome.kind is OutcomeKind.RAN and isinstance(outcome.value, dict) and "content" in outcome.value:
         return types.CallToolResult.model_validate(outcome.value)
-    if page is not None and approval is not None:
+    url = approval and (approval.url if page is None else f"{page}{approval.id}")
+    if url:
         declared = ctx.session.client_capabilities if ctx and ctx.protocol_version >= _NEW else None
         if declared and declared.elicitation and declared.elicitation.url and not params.input_responses:
-            asked = types.ElicitRequestURLParams(message=text, url=f"{page}{approval.id}")
+            asked = types.ElicitRequestURLParams(message=text, url=url)
             return types.InputRequiredResult(input_requests={"approval": types.ElicitRequest(params=asked)})
-        text = f"{text} Approve it at {page}{approval.id}"
+        text = text if url in text else f"{text} Approve it at {url}"
     # A dropped call is also returned as an error, because clients check all other results against the tool's output
     # schema.
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=outcome.kind is not OutcomeKind.RAN)

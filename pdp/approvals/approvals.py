@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import replace
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 from pdp.approvals.lasting import LastingGrants, end_of, reach_of
 from pdp.approvals.people import ApprovalRefusedError, Refusal, approver_of, person_of, time_or_now
@@ -61,6 +62,7 @@ class Approvals:
         store: where approvals are kept; by default, in memory.
         audit: records the steps; by default, the audit of the first enforcement point that uses this object.
         ids: returns a unique id for a new approval; by default, a random id.
+        public_url: the address of the service whose console people use. It is the start of the approvals' `url`.
 
     Examples:
         >>> approvals = Approvals()
@@ -74,12 +76,14 @@ class Approvals:
         audit: AuditLog | None = None,
         *,
         ids: Callable[[], str] | None = None,
+        public_url: str | None = None,
     ) -> None:
         self.store: ApprovalStore = MemoryApprovals() if store is None else store
         self._grants: GrantStore = getattr(self.store, "lasting", None) or MemoryGrants()
         self.audit = audit
         self.actions: ActionStore | None = None
         self._ids = ids
+        self._public_url = public_url
         self._lock = threading.RLock()
 
     def attach(self, audit: AuditLog, actions: ActionStore) -> None:
@@ -92,6 +96,14 @@ class Approvals:
         other = copy(self)
         other.audit = audit
         return other
+
+    def url(self, approval_id: str) -> str | None:
+        """Return the address of an approval's page in the console; None without `public_url`."""
+        return self._public_url and f"{self._public_url.rstrip('/')}/console/approvals/{quote(approval_id, safe='')}"
+
+    def linked(self, approval: Approval) -> Approval:
+        """Return an approval of the store with its `url`."""
+        return replace(approval, url=self.url(approval.id)) if self._public_url else approval
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -132,7 +144,7 @@ class Approvals:
             stored = [*self.store.list(call_digest=new.call_digest)]
             pending = next((approval for approval in stored if approval.state is ApprovalState.PENDING), None)
             if pending is not None:
-                return pending
+                return self.linked(pending)
             self._replaceable(new)  # Raises before an action is staged.
             # Staging may read the application's sources, which can be slow, so it runs without the lock.
             action = stage()
@@ -144,7 +156,7 @@ class Approvals:
                 if self._swapped("opened", None, opened, new.subject):
                     # Another process may have opened an approval at the same time.
                     self._make_room(new, opened=1)
-                    return opened
+                    return self.linked(opened)
 
     def request(self, approval_id: str, task: dict[str, Any], at: str) -> Approval:
         """Set the task of a pending approval. The first grant makes the task final. Raises the errors of `grant`."""
@@ -262,7 +274,8 @@ class Approvals:
         """Return the newest approval that a call with these claims may use at `now`, or None. See `Approval.is_for`."""
         granted = reversed(self._unexpired(self.store.list(call_digest=call_digest, state=ApprovalState.GRANTED), now))
         tokens = claims or {}, proposer or {}
-        return next((approval for approval in granted if approval.usable(now) and approval.is_for(*tokens)), None)
+        found = (approval for approval in granted if approval.usable(now) and approval.is_for(*tokens))
+        return next(map(self.linked, found), None)
 
     def consume(self, approval: Approval, now: str, *, within: Transaction | None = None) -> Approval:
         """Use up an approval, in the transaction `within`. An approval can be used only once, by one process.
@@ -313,17 +326,22 @@ class Approvals:
 
     def get(self, approval_id: str) -> Approval:
         """Return the approval with this id. Raise `ApprovalRefusedError` for an unknown id."""
-        approval = self.store.get(approval_id) if isinstance(approval_id, str) else None
+        approval = self.find(approval_id) if isinstance(approval_id, str) else None
         if approval is None:
             raise ApprovalRefusedError(str(approval_id), Refusal.UNKNOWN)
         return approval
+
+    def find(self, approval_id: str) -> Approval | None:
+        """Return the approval with this id, or None."""
+        approval = self.store.get(approval_id)
+        return None if approval is None else self.linked(approval)
 
     def list(
         self, *, state: ApprovalState | None = None, tool: str | None = None, run_id: str | None = None
     ) -> Sequence[Approval]:
         """Return the approvals, oldest first. The stored state of an expired approval may still be `pending`."""
         stored = self.store.list(state=state)
-        return [each for each in stored if tool in (None, each.tool) and run_id in (None, each.run_id)]
+        return [self.linked(each) for each in stored if tool in (None, each.tool) and run_id in (None, each.run_id)]
 
     def sweep(self, at: str | None = None) -> None:
         """Set the state of expired approvals and grants to `expired`. Raise `StoreError` if the store is unusable."""

@@ -1,4 +1,4 @@
-"""The rules of lasting grants: who may give and revoke them, which calls they cover, and how their uses are counted.
+"""Rules of lasting grants: people who may give and revoke them, calls that they cover, and the count of their uses.
 
 A grant is made from an approval that people granted with the reach `run` or `until`. The policy decides whether it
 clears the STEP_UP of a later call. Each use is one compare-and-swap, in the transaction that reserves the call's key.
@@ -64,6 +64,17 @@ def end_of(approval: Approval, reach: Reach, now: str, until: str | None) -> str
     if not now < until <= latest:
         raise ApprovalRefusedError(approval.id, Refusal.REACH, approval)
     return until
+
+
+def may_revoke(grant: LastingGrant, claims: Any) -> bool:
+    """Return whether the claims are of a requester, of an approver, or of a person who gave the grant."""
+    person = named_person(claims)
+    if person is None:
+        return False
+    roles = claims.get("roles")
+    if isinstance(roles, list) and any(role in grant.approvers for role in roles):
+        return True
+    return any(map(person.may_be, (*grant.requesters, *(each.person for each in grant.grants))))
 
 
 class LastingGrants:
@@ -161,8 +172,8 @@ class LastingGrants:
         with self._locked():
             return step(lambda transaction: self.use(grant.id, now, within=transaction))
 
-    def revoke(self, grant_id: str, claims: Any, at: str | None = None) -> LastingGrant:
-        """End a grant at once, in every process. Requesters, approvers and the people who gave the grant may do this.
+    def revoke(self, grant_id: str, claims: Any, at: str | None = None, why: str | None = None) -> LastingGrant:
+        """End a grant at once, in every process; `why` is the reason. See `may_revoke` for who may do this.
 
         Raises:
             GrantRefusedError: the grant is unknown or has ended, or the claims name no person who may revoke it.
@@ -176,12 +187,9 @@ class LastingGrants:
             person = named_person(claims)
             if person is None:
                 raise GrantRefusedError(f"grant {old.id}: the claims name no person")
-            roles = claims.get("roles")
-            known = [*old.requesters, *(each.person for each in old.grants)]
-            named = isinstance(roles, list) and any(role in old.approvers for role in roles)
-            if not named and not any(map(person.may_be, known)):
+            if not may_revoke(old, claims):
                 raise GrantRefusedError(f"grant {old.id}: only its subject, its people and its approvers may revoke it")
-            new = replace(old, state=GrantState.REVOKED, closed_at=now, closed_by=person)
+            new = replace(old, state=GrantState.REVOKED, closed_at=now, closed_by=person, why=recordable(why))
             with self._locked():
                 self._give_up(old.id, person, now)
                 if self._swapped("revoked", old, new, person.sub):

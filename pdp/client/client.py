@@ -115,6 +115,19 @@ class Connection:
         answer: Json = await retrying(self._exchange_once, method, path, content, self._timeout + wait)
         return answer
 
+    async def all_of(self, name: str, filters: Mapping[str, str]) -> Sequence[Any]:
+        """Return the entries of all pages of the list `/v1/NAME`. Raise EngineError as `exchange` does."""
+        entries: list[Any] = []
+        for _ in range(_MOST_PAGES):
+            page = await self.exchange("GET", f"/v1/{name}?{urlencode(filters)}", patience=PATIENCE)
+            if not isinstance(page.get(name), list):
+                break
+            entries += page[name]
+            if page.get("next") is None:
+                return entries
+            filters = {**filters, "after": page["next"]}
+        raise AnswerInvalidError(f"the service's answer is not a list of {name}, or has too many pages")
+
     async def _exchange_once(self, method: str, path: str, content: bytes | None, seconds: float) -> Json:
         headers = {} if content is None else {"Content-Type": "application/json"}
         read = bytearray()
@@ -206,16 +219,7 @@ class ServiceApprovals(Generic[Record, Records]):
         return approval
 
     async def _pages(self, filters: Json) -> Sequence[Approval]:
-        approvals: list[Approval] = []
-        for _ in range(_MOST_PAGES):
-            page = await self.connection.exchange("GET", f"/v1/approvals?{urlencode(filters)}", patience=PATIENCE)
-            if not isinstance(page.get("approvals"), list):
-                break
-            approvals += map(approval_of, page["approvals"])
-            if page.get("next") is None:
-                return approvals
-            filters = {**filters, "after": page["next"]}
-        raise AnswerInvalidError("the service's answer is not a list of approvals, or has too many pages")
+        return [approval_of(each) for each in await self.connection.all_of("approvals", filters)]
 
 
 class Endpoints(Generic[Answer, Record, Records]):
@@ -264,20 +268,26 @@ class Endpoints(Generic[Answer, Record, Records]):
         return self._request(f"/v1/runs/{_quoted(run_id)}/end", {"session": session})
 
     def grants(self, *, active: bool = False) -> Answer:
-        """Return the lasting grants that the token may see, oldest first: `{grants: [...], next}`.
+        """Return all lasting grants that the token may see, oldest first: `{grants: [...]}`.
 
         Args:
             active: leave out grants that have ended.
         """
-        return self._request(f"/v1/grants?active={str(active).lower()}", method="GET")
+
+        async def send() -> Json:
+            return {"grants": await self.connection.all_of("grants", {"active": str(active).lower()})}
+
+        answer: Answer = self._sent(send())
+        return answer
 
     def grant(self, grant_id: str) -> Answer:
         """Return one lasting grant."""
         return self._request(f"/v1/grants/{_quoted(grant_id)}", method="GET")
 
-    def revoke(self, grant_id: str) -> Answer:
-        """Revoke a lasting grant as the person of the token. It ends at once."""
-        return self._request(f"/v1/grants/{_quoted(grant_id)}/revoke", {}, patience=0)
+    def revoke(self, grant_id: str, why: str | None = None) -> Answer:
+        """Revoke a lasting grant as the person of the token. It ends at once; `why` is recorded as the reason."""
+        reason = {} if why is None else {"reason": why}
+        return self._request(f"/v1/grants/{_quoted(grant_id)}/revoke", reason, patience=0)
 
     def tools(self, session: Mapping[str, Any], form: str = "plain") -> Answer:
         """Return the tools that the model may see, in the format `plain`, `openai`, `anthropic` or `mcp`."""

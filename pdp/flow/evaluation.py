@@ -186,7 +186,8 @@ class Evaluation:
         if outcome.rejection is not None:
             text = f"{outcome.rejection.code}: {outcome.rejection.reason}"
             if self.approval is not None:
-                text += f" (approval {self.approval.id} is {self.approval.state})"
+                page = f"; its page: {self.approval.url}" if self.approval.url else ""
+                text += f" (approval {self.approval.id} is {self.approval.state}{page})"
             return CallAnswer(text, is_error=True)
         if outcome.failure is not None:
             return CallAnswer(f"{outcome.failure.code}: {outcome.failure.message}", is_error=True)

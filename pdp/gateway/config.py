@@ -54,7 +54,8 @@ class GatewaySettings(_GatewayPart):
     `project` is the project file; its session names the caller over stdio. `http` is a file with service settings, as
     for `pdp serve`; without it, the gateway serves stdio. Over HTTP, only tokens of `tenant` are accepted. `timeout`
     limits the start of a server and each answer, in seconds. `hold` is how many seconds a call waits for a person
-    before its client is informed. `max_result` is in bytes. An approval's id is appended to `approval_page`, a URL.
+    before its client is informed. `max_result` is in bytes. `approval_page` replaces the console's pages of approvals:
+    the approval's id is appended to this URL.
     """
 
     servers: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")], ServerSettings] = Field(min_length=1)

@@ -1,7 +1,7 @@
 """Calls that wait for approval. The client learns this in the first of these ways that is supported and configured.
 
     a task     if the request declares the tasks extension; the client polls until there is a result
-    a page     if the client opens pages for its user (URL elicitation), and an approval page is configured
+    a page     if the client opens pages for its user (URL elicitation), and the approval has a page
     a wait     for `hold` seconds, also after a page was opened; clients that ask for progress get reports
     a text     which names the pending call and its approvers, and asks the model to repeat the call
 
@@ -85,7 +85,7 @@ class Pending:
             made = await make(ctx)
             if not isinstance(made, Approval):
                 return made
-            approval, opened, page = made, True, self._settings.approval_page
+            approval, opened, page = made, True, self._page(made)
             declared = ctx.session.client_capabilities or types.ClientCapabilities()
             if ctx.protocol_version >= NEW and ctx.method == "tools/call" and TASKS in (declared.extensions or {}):
                 self._tasks = {key: each for key, each in self._tasks.items() if each.ends > time.time()}
@@ -93,15 +93,15 @@ class Pending:
                 self._tasks[approval.id, authenticated_principal(ctx)] = task
                 return {**self._task_status(task), "resultType": "task"}
             if page and declared.elicitation and declared.elicitation.url:
-                text, url = self._text(approval), f"{page}{approval.id}"
+                text = self._text(approval)
                 if ctx.protocol_version >= NEW:
                     state = json.dumps([approval.id, f"mcp-state:{new_id()}"])
-                    asked = {"method": "elicitation/create", "params": {"mode": "url", "message": text, "url": url}}
+                    asked = {"method": "elicitation/create", "params": {"mode": "url", "message": text, "url": page}}
                     return {"resultType": "input_required", "inputRequests": {"approval": asked}, "requestState": state}
                 opened = False
                 with suppress(TimeoutError, MCPError):
                     async with asyncio.timeout(_LONGEST):
-                        answer = await ctx.session.elicit_url(text, url, approval.id, ctx.request_id)
+                        answer = await ctx.session.elicit_url(text, page, approval.id, ctx.request_id)
                         opened = answer.action == "accept"
         until = time.monotonic() + self._settings.hold * opened
         while approval.standing is ApprovalState.PENDING and (left := until - time.monotonic()) > 0:
@@ -161,13 +161,17 @@ class Pending:
         shown |= {"createdAt": approval.opened_at, "lastUpdatedAt": to_seconds(time.time())}
         return {**shown, "ttlMs": ttl, "pollIntervalMs": 1000}
 
+    def _page(self, approval: Approval) -> str | None:
+        page = self._settings.approval_page
+        return approval.url if page is None else f"{page}{approval.id}"
+
     def _text(self, approval: Approval) -> str:
         state, why = approval.standing, f": {approval.why}" if approval.why else ""
         known = f"STEP_UP ({', '.join(approval.reasons)}): approval {approval.id} of {approval.tool} is {state}{why}."
         if state is not ApprovalState.PENDING:
             return f"{known} The tool did not run."
-        page, command = self._settings.approval_page, grant_command(self._settings.project.absolute(), approval.id)
-        how = f"at {page}{approval.id}" if page else f"by `{command}` in their own terminal"
+        page, command = self._page(approval), grant_command(self._settings.project.absolute(), approval.id)
+        how = f"at {page}" if page else f"by `{command}` in their own terminal"
         who = ["the person at this client" if role == SUBJECT else f"the role {role}" for role in approval.approvers]
         by = f"{approval.quorum} of: {', '.join(who) or 'no approver'}"
         until = approval.expires_at

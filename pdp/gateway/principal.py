@@ -42,7 +42,7 @@ class Verifier:
         """Return a valid token with the claims of its holder, or None if the token is not valid."""
         for authenticator in self._authenticators:
             holder = await authenticator.principal(token)
-            if holder is not None and holder.tenant == self._tenant and not holder.cookie and holder.claims:
+            if holder is not None and holder.tenant == self._tenant and holder.session is None and holder.claims:
                 ends = None if math.isinf(holder.expires_at) else int(holder.expires_at)
                 claims, scopes = dict(holder.claims), [*holder.scopes]
                 known = {"client_id": holder.id, "scopes": scopes, "expires_at": ends, "subject": claims["sub"]}

@@ -103,7 +103,7 @@ class Gateway:
         own = {READ_RESOURCE: partial(self._read), GET_PROMPT: partial(self._get)}
         functions = {name: partial(self._forward, *route) for name, route in self._routes.items()} | own
         known = {name: functions[name] for name in functions.keys() & manifest.tools.keys()}
-        opened = stores_of_pep(stores)
+        opened = stores_of_pep(stores, project.public_url)
         for name, function in known.items():
             # `content` and `structuredContent` may each have the maximum size, because one repeats the other.
             vars(function)["max_result"] = settings.max_result * (1 if name in own else 2) + _ENVELOPE_BYTES

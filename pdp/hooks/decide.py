@@ -122,7 +122,8 @@ class _HookQuestion:
         if _lasts_for_run(approval):
             what += f". An approval covers this session: {approval['lasting']['about']['shape']}"
             line += " --for run"
-        do = f"ask the person to run `{line}` in their own terminal, then make exactly the same call again."
+        page = f" or to open {approval['url']}," if approval["url"] else ""
+        do = f"ask the person to run `{line}` in their own terminal,{page} then make exactly the same call again."
         two = are_two_tokens(token_marks(self._person), token_marks(self._claims))
         if can_ask and two and SUBJECT in approval["approvers"] and approval["quorum"] == 1:
             await asyncio.to_thread(self._note_asked, approval["id"])

@@ -84,7 +84,8 @@ def open_policy(home: Path, owned: ExitStack) -> HookPolicy:
     stores = open_stores(project.store, owned)
     audit = stores.open_audit(None)
     owned.callback(audit.close)
-    pep = Pep(manifest, engine_of_project(project, manifest, owned), audit=audit, **stores_of_pep(stores))
+    kept = stores_of_pep(stores, project.public_url)
+    pep = Pep(manifest, engine_of_project(project, manifest, owned), audit=audit, **kept)
     session, commands = read_record(project.session, Session), read_record(home / COMMANDS_FILE, HookCommands).programs
     if policy_digest(folder) != digest:
         raise UsageError(f"{home}: the policy's files are being written", hint="try again")

@@ -21,6 +21,7 @@ _ORIGINS: Final = {
     "model": ("the model", "comes only from the model: neither you nor any result contains it"),
 }
 """For each source, best first: the author of a part of a value, and a phrase for the origin of a whole value."""
+_VOUCHED: Final = {"prompt", "fact", "endorsed", "created", "named", "trusted"}
 _NOT_REMEMBERED: Final = ("the model", "may be untrusted, and you did not name it")
 _ON_APPROVED_SITE: Final = (
     "an approval",
@@ -80,6 +81,21 @@ def origins(flow: Mapping[str, Any] | None) -> Iterator[str]:
     for argument in flow.get("arguments") or ():
         yield f"{_name_of(argument)} ({argument.get('role')}) {_origin_of(argument)[1]}"
         yield from (f"a link in {_name_of(argument)} {_origin_of(link)[1]}" for link in argument.get("links") or ())
+
+
+def origin(argument: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return a phrase for the origin of an argument's value, and whether people, facts or the system vouch for it.
+
+    Args:
+        argument: an entry of `arguments` in `context.flow` of the request.
+
+    Examples:
+        >>> origin({"path": "/to", "sources": ["model"]})
+        ('comes only from the model: neither you nor any result contains it', False)
+    """
+    sources = argument.get("sources")
+    listed = set(map(str, sources)) if isinstance(sources, list | tuple) else set()
+    return _origin_of(argument)[1], bool(listed) and listed <= _VOUCHED
 
 
 def _origin_of(item: Mapping[str, Any]) -> tuple[str, str]:

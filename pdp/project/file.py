@@ -7,13 +7,14 @@ that the user names explicitly is always trusted.
 import grp
 import os
 import pwd
+import re
 import shlex
 import stat
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictStr, ValidationInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictStr, ValidationInfo
 
 from pdp.documents import FieldError, read_record
 from pdp.engine.protocol import Engine, EngineName
@@ -28,6 +29,11 @@ PROJECT_VARIABLE: Final = "PDP_PROJECT"
 """The environment variable with the path of the project file. If it is set but empty, no project file is used."""
 # the approver's session file, in the same folder as the project file of a user's own agents
 APPROVER_FILE: Final = "approver.yaml"
+_PUBLIC_URL: Final = re.compile(
+    r"(https://([a-z0-9][a-z0-9.-]*|\[[0-9a-f:.]+\])|http://(localhost|127(\.[0-9]{1,3}){3}|\[::1\]))"
+    r"(:[0-9]{1,5})?(/[\w.~-]+)*/?",
+    re.ASCII | re.IGNORECASE,
+)
 
 
 def _path(value: Any, info: ValidationInfo) -> Path:
@@ -43,6 +49,13 @@ def _store(value: Any, info: ValidationInfo) -> Any:
     return with_file_in(Path(info.context or "."), value) if isinstance(value, str) else value
 
 
+def _public(value: str) -> str:
+    if not _PUBLIC_URL.fullmatch(value):
+        raise FieldError("must be https://HOST[:PORT][/PATH]; http is enough for a service on this machine")
+    return value
+
+
+PublicUrl = Annotated[StrictStr, AfterValidator(_public)]
 ProjectPath = Annotated[Path, BeforeValidator(_path)]
 ProjectStore = Annotated[StrictStr, BeforeValidator(_store)]
 
@@ -63,6 +76,7 @@ class Project(BaseModel):
     engine: EngineName = "embedded"
     opa_url: StrictStr | None = None
     accept_unknown_opa: StrictBool = False
+    public_url: PublicUrl | None = None
 
     def unbuilt(self) -> Self:
         """Return the project; if it has policies, without its bundle, so that the current policies are used."""

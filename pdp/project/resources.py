@@ -118,10 +118,12 @@ def open_stores(url: str, owned: ExitStack) -> OpenStores:
     return stores
 
 
-def stores_of_pep(stores: OpenStores) -> dict[str, Any]:
-    """Return opened stores as the keyword arguments with which `Pep` takes them."""
+def stores_of_pep(stores: OpenStores, public_url: str | None = None) -> dict[str, Any]:
+    """Return opened stores as the keyword arguments with which `Pep` takes them. `public_url` is for `Approvals`."""
     from pdp.approvals.approvals import Approvals  # noqa: PLC0415 - only needed with a store
 
     names = ("keys", "actions", "approvals", "ledger", "budgets", "remote_calls")
     opened = {name: getattr(stores, name) for name in names if name in vars(stores)}
-    return opened | ({"approvals": Approvals(opened["approvals"])} if "approvals" in opened else {})
+    if "approvals" in opened:
+        opened["approvals"] = Approvals(opened["approvals"], public_url=public_url)
+    return opened

@@ -68,7 +68,7 @@ def log_of(approvals: Approvals) -> list[dict[str, Any]]:
 
 def test_opened_approval_has_every_documented_field() -> None:
     request = body(agent="agent:payments", claims=claims(iss="https://id", act={"sub": "agent:a", "act": {"sub": "b"}}))
-    approval = opened(Approvals(), request)
+    approval = opened(Approvals(public_url="https://pdp.example/"), request)
 
     assert approval.state is ApprovalState.PENDING
     assert approval.as_json() == {
@@ -104,6 +104,7 @@ def test_opened_approval_has_every_documented_field() -> None:
         "task": None,
         "token": {},
         "lasting": None,
+        "url": f"https://pdp.example/console/approvals/{approval.id}",
     }
     assert approval.request["context"]["arguments"] == payments.ARGUMENTS
     assert "47500" not in repr(approval)

@@ -31,8 +31,9 @@ def remote(served: RunningService) -> Iterator[RemotePep]:
 
 
 @pytest.fixture(scope="module")
-def local() -> Iterator[Pep]:
-    with Pep.from_project(EXAMPLE / "pdp.yaml", approvals=Approvals(), tools={"initiate_wire": initiate_wire}) as pep:
+def local(served: RunningService) -> Iterator[Pep]:
+    approvals = Approvals(public_url=served.url)
+    with Pep.from_project(EXAMPLE / "pdp.yaml", approvals=approvals, tools={"initiate_wire": initiate_wire}) as pep:
         yield pep
 
 

@@ -16,6 +16,7 @@ from tests.support.mcp.waiting import Desk, TasksOfClient, over_http, over_stdio
 pytestmark = pytest.mark.process
 
 PAGE = "https://approvals.example/"
+CONSOLE = "https://pdp.example/console/approvals/"
 
 
 def held(approval: Approval, how: str) -> str:
@@ -34,10 +35,13 @@ async def test_client_gets_a_task_an_approval_page_or_a_text_for_a_held_call(
 ) -> None:
     world, pages = World(tmp_path, one={}), []
     desk, tasks = Desk(world), TasksOfClient(Desk(world))
-    await world.pin(approval_page=PAGE, hold=50)
+    await world.pin(hold=50, **({} if http else {"approval_page": PAGE}))
+    page = CONSOLE if http else PAGE
+    with (tmp_path / "pdp.yaml").open("a") as project:
+        project.write("public_url: https://pdp.example\n")
 
-    async def opens(_: Any, page: types.ElicitRequestURLParams) -> types.ElicitResult:
-        pages.append((page.message, page.url))
+    async def opens(_: Any, asked: types.ElicitRequestURLParams) -> types.ElicitResult:
+        pages.append((asked.message, asked.url))
         desk.grant()
         return types.ElicitResult(action="accept")
 
@@ -59,7 +63,7 @@ async def test_client_gets_a_task_an_approval_page_or_a_text_for_a_held_call(
     new = mode == "auto"  # The SDK has types for tasks of the older revision, but rejects a result that is a task.
     assert tasks.statuses == (["working", "working", "completed"] if new else [])
     asked = desk.all()
-    told = [(held(each, f"at {PAGE}{each.id}"), f"{PAGE}{each.id}") for each in asked[new:2]]
+    told = [(held(each, f"at {page}{each.id}"), f"{page}{each.id}") for each in asked[new:2]]
     assert pages == told
     assert [call["arguments"]["text"] for call in world.calls()] == ["task", "page", "hold"]
     assert [str(each.state) for each in asked] == ["consumed"] * 3

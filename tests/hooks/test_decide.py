@@ -302,6 +302,15 @@ async def test_user_who_cannot_approve_is_not_asked_in_the_client(
     assert await answer(asked, desk.policy, can_ask=True) == UNBEGUN
 
 
+async def test_user_is_told_the_address_of_the_approval_if_there_is_a_console(
+    desk_with: Callable[..., Desk],
+) -> None:
+    desk = desk_with(pdp=("store: ", "public_url: http://127.0.0.1:8181\nstore: "))
+    told = (await desk.bash("make")).message
+    page = f"http://127.0.0.1:8181/console/approvals/{desk.approvals()[0].id}"
+    assert told.endswith(f"in their own terminal, or to open {page}, then make exactly the same call again.")
+
+
 async def test_call_without_an_id_is_identified_by_its_arguments(desk: Desk) -> None:
     call = desk.call("Bash", None, command="git status")
     assert await desk.after(call) == UNBEGUN

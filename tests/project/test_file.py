@@ -24,6 +24,7 @@ session: session.yaml
 store: sqlite:///agent.db
 engine: sidecar
 opa_url: http://127.0.0.1:8181
+public_url: https://pdp.example
 """
 
 
@@ -39,6 +40,7 @@ def test_paths_in_project_file_are_relative_to_its_folder(tmp_path: Path) -> Non
         store=f"sqlite:///{tmp_path}/agent.db",
         engine="sidecar",
         opa_url="http://127.0.0.1:8181",
+        public_url="https://pdp.example",
     )
 
 
@@ -51,6 +53,31 @@ def test_paths_in_project_file_are_relative_to_its_folder(tmp_path: Path) -> Non
 )
 def test_project_file_keeps_the_url_of_an_external_store(tmp_path: Path, store: str, opened: str) -> None:
     assert read_project(written(tmp_path / "pdp.yaml", f"store: {store}")).store == opened
+
+
+@pytest.mark.parametrize(
+    ("url", "accepted"),
+    [
+        ("https://pdp.example:8443/desk/", True),
+        ("http://127.0.0.1:8181", True),
+        ("http://[::1]:8181", True),
+        ("http://pdp.example", False),
+        ("http://localhost.example", False),
+        ("https://ann:secret@pdp.example", False),
+        ("https://pdp.example/?id=", False),
+        ("https://pdp.example/#x", False),
+        ("https://pdp.exampłe", False),
+        ("javascript://pdp.example", False),
+        ("https://", False),
+    ],
+)
+def test_public_url_is_a_secure_address_to_which_a_path_can_be_added(tmp_path: Path, url: str, accepted: bool) -> None:
+    file = written(tmp_path / "pdp.yaml", f"public_url: '{url}'\n")
+    if accepted:
+        assert read_project(file).public_url == url
+    else:
+        with pytest.raises(FileFaultsError, match=r"1:13: `public_url` must be https://HOST"):
+            read_project(file)
 
 
 @pytest.mark.parametrize(

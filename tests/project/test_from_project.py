@@ -92,17 +92,20 @@ def test_engine_passed_by_the_caller_is_used_and_not_closed(folder: Path) -> Non
 
 
 def test_enforcement_points_of_projects_with_one_store_share_approvals(folder: Path) -> None:
-    file = project(folder, "store: sqlite:///agent.db\n")
+    file = project(folder, "store: sqlite:///agent.db\npublic_url: https://pdp.example\n")
     with Pep.from_project(file, tools={"initiate_wire": sent}) as pep:
-        waiting = pep.call(wire(), SESSION).approval
+        held = pep.call(wire(), SESSION)
+        waiting = held.approval
         assert waiting is not None
+        assert waiting.url == f"https://pdp.example/console/approvals/{waiting.id}"
+        assert held.answer.text.endswith(f" (approval {waiting.id} is pending; its page: {waiting.url})")
 
     with Pep.from_files(
         folder / "manifest.json", governance=folder / "governance.yaml", store=f"sqlite:///{folder}/agent.db",
         tools={"initiate_wire": sent},
     ) as other:  # fmt: skip
         assert other.approvals is not None
-        other.approvals.grant(waiting.id, SUPERVISOR)
+        assert other.approvals.grant(waiting.id, SUPERVISOR).url is None  # The store does not keep the address.
         assert (other.call(wire(), SESSION).result, other.call(wire(), SESSION).executed) == ("sent", False)
 
 

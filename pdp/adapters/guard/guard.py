@@ -80,7 +80,7 @@ class CallOutcome(NamedTuple):
 
     @property
     def pending(self) -> dict[str, Any] | None:
-        """The data of a pause for approval, as JSON: `{approval_id, tool, reasons, approvers, expires_at}`."""
+        """The data of a pause for approval, as JSON: `{approval_id, tool, reasons, approvers, expires_at, url}`."""
         approval = self.approval
         if approval is None:
             return None
@@ -90,6 +90,7 @@ class CallOutcome(NamedTuple):
             "reasons": [*approval.reasons],
             "approvers": [*approval.approvers],
             "expires_at": approval.expires_at,
+            "url": approval.url,
         }
 
 

@@ -103,7 +103,7 @@ def restored(row: RemoteCall, parts: Parts) -> Generator[Step, Any, Ready]:
     approvals, approval_id = parts.approvals, record.approval
     approval = None
     if approvals is not None and approval_id is not None:
-        approval = yield Work(lambda: approvals.store.get(approval_id), approvals.store.blocking)
+        approval = yield Work(lambda: approvals.find(approval_id), approvals.store.blocking)
     checked = Checked(tool, proposal, record.idempotency_key, record.config, record.trips)
     whole = orjson.loads(record.body)
     request = Request(

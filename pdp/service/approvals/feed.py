@@ -12,7 +12,8 @@ from operator import attrgetter
 from typing import Final
 
 from pdp.service.errors import HttpError
-from pdp.stores.sql.audit import AuditRow, SqlAudit
+from pdp.stores.sql.audit import SqlAudit
+from pdp.stores.sql.events import AuditRow
 
 TICK: Final = 0.25  # While a request waits, the stream is read once in this many seconds.
 _PAGE: Final = 500

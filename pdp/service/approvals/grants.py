@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from pdp.approvals.lasting import GrantUnknownError
 from pdp.service.approvals.routes import may_see
-from pdp.service.models.approvals import GrantBody, GrantsPage, GrantsQuery, Nothing
+from pdp.service.models.approvals import Denial, GrantBody, GrantsPage, GrantsQuery
 from pdp.service.requests import ApprovalReader, ServiceRoute, bounded_page
 from pdp.service.state import Caller
 from pdp.stores.grants import GrantState, LastingGrant
@@ -35,21 +35,23 @@ async def list_grants(request: Request, who: ApprovalReader, asked: Annotated[Gr
 @router.get("/v1/grants/{grant_id}")
 async def read_grant(who: ApprovalReader, grant_id: str) -> GrantBody:
     """Return one lasting grant."""
-    return GrantBody.of(await asyncio.to_thread(_stored, who, grant_id))
+    return GrantBody.of(await asyncio.to_thread(visible_grant, who, grant_id))
 
 
 @router.post("/v1/grants/{grant_id}/revoke")
-async def revoke_grant(who: ApprovalReader, grant_id: str, _: Nothing | None = None) -> GrantBody:
+async def revoke_grant(who: ApprovalReader, grant_id: str, body: Denial | None = None) -> GrantBody:
     """Revoke a lasting grant as the person that the token names. It ends at once."""
 
     def revoked() -> LastingGrant:
-        _stored(who, grant_id)
-        return who.tenant.approvals.lasting.revoke(grant_id, {**who.principal.claims})
+        visible_grant(who, grant_id)
+        why = None if body is None else body.reason
+        return who.tenant.approvals.lasting.revoke(grant_id, {**who.principal.claims}, why=why)
 
     return GrantBody.of(await asyncio.to_thread(revoked))
 
 
-def _stored(who: Caller, grant_id: str) -> LastingGrant:
+def visible_grant(who: Caller, grant_id: str) -> LastingGrant:
+    """Return a grant that the caller may see. Raise `GrantUnknownError` for any other id."""
     grant = who.tenant.approvals.lasting.get(grant_id)
     if not may_see(who, grant):
         raise GrantUnknownError(f"grant {grant_id}: no grant has that id")

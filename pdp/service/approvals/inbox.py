@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Annotated, Final
 
@@ -26,7 +26,7 @@ router = APIRouter(route_class=ServiceRoute, tags=["approvals"])
 _log = logging.getLogger("pdp.service")
 
 _QUIET_SECONDS: Final = 15.0  # If a stream has no events, it sends a comment to show that the connection is alive.
-_SEND_SECONDS: Final = 30.0
+SEND_SECONDS: Final = 30.0
 
 
 class InboxStream(EventSourceResponse):
@@ -54,42 +54,61 @@ async def follow_approvals(
     The stream begins with the next event, or after the event `Last-Event-ID`. In an event, `id` is its number, `event`
     its type, such as `approval.granted`, and `data` is `{"id": APPROVAL}`. The stream ends when the token is revoked.
     """
-    feed = feed_of(request, who)
+
+    async def current() -> Caller:
+        now = await service_of(request).authenticated(request)
+        if now.id != who.principal.id or now.scopes.isdisjoint(SCOPES):
+            raise HttpError(403, "the token no longer has the required scope")
+        return Caller(now, who.tenant)
+
+    return await approval_stream(who, feed_of(request, who), current, last_event_id)
+
+
+async def approval_stream(
+    who: Caller,
+    feed: ApprovalFeed,
+    current: Callable[[], Awaitable[Caller]],
+    last_event_id: str | None,
+    name: str | None = None,
+) -> InboxStream:
+    """Return the stream of the approval events that the caller may see. It ends when `current` raises `HttpError`.
+
+    Args:
+        who: the caller.
+        feed: the approval events of the caller's tenant.
+        current: authenticates the caller again, before each event and every 15 s.
+        last_event_id: the number of the client's last event; None means the newest.
+        name: the type of every event in the stream; None means the type of the audit event.
+    """
     seq = await feed.end() if last_event_id is None else int(last_event_id)
     with feed.place(who.principal.id):
         # This only checks that the caller may open one more stream. The stream takes its own place when it begins, if
         # it ever begins.
         pass
-    return InboxStream(_stream(request, who, feed, seq), ping=0, send_timeout=_SEND_SECONDS)
+    return InboxStream(_stream(who, feed, current, seq, name), ping=0, send_timeout=SEND_SECONDS)
 
 
-async def _stream(request: Request, who: Caller, feed: ApprovalFeed, seq: int) -> AsyncIterator[ServerSentEvent]:
+async def _stream(
+    who: Caller, feed: ApprovalFeed, current: Callable[[], Awaitable[Caller]], seq: int, name: str | None
+) -> AsyncIterator[ServerSentEvent]:
     try:
         with feed.place(who.principal.id):
             while not feed.ending.is_set():
                 events = await feed.after(seq, _QUIET_SECONDS)
                 if not events:
-                    who = await _current_caller(request, who)
+                    who = await current()
                     yield ServerSentEvent(comment="waiting")
                 for event in events:
                     seq = event.seq
-                    who = await _current_caller(request, who)
+                    who = await current()
                     approval_id = str(event.approval_id)
                     if await asyncio.to_thread(_is_visible, who, approval_id):
                         data = orjson.dumps({"id": approval_id}).decode()
-                        yield ServerSentEvent(data, event=event.type, id=str(seq))
+                        yield ServerSentEvent(data, event=name or event.type, id=str(seq))
     except PdpError as error:
         # The token may be invalid by now. In that case the stream ends, and the client gets the error when it
         # reconnects.
         _log.info("stream of approval events closed: %s", error.message)
-
-
-async def _current_caller(request: Request, who: Caller) -> Caller:
-    """Authenticate the caller again. Raise `HttpError` if the token is no longer valid or has lost its scope."""
-    now = await service_of(request).authenticated(request)
-    if now.id != who.principal.id or now.scopes.isdisjoint(SCOPES):
-        raise HttpError(403, "the token no longer has the required scope")
-    return Caller(now, who.tenant)
 
 
 def _is_visible(who: Caller, approval_id: str) -> bool:

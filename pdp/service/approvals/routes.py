@@ -62,7 +62,7 @@ async def list_approvals(
         who.tenant.stores.approvals.list,
         state=asked.state, subject=subject, tool=asked.tool, run_id=asked.run_id, after=asked.after, limit=limit,
     )  # fmt: skip
-    shown = [ApprovalBody.of(each) for each in page if may_see(who, each)]
+    shown = [ApprovalBody.of(who.tenant.approvals.linked(each)) for each in page if may_see(who, each)]
     following = page[-1].id if len(page) == limit else None
     return ApprovalsPage(approvals=[each for each in shown if asked.state in (None, each.state)], next=following)
 
@@ -75,7 +75,7 @@ async def read_approval(
     most, wait = service_of(request).settings.limits.wait_seconds, int(asked.wait.removesuffix("s"))
     if wait > most:
         raise HttpError(400, "wait is too long", hint=f"use at most {most:g}s")
-    approval = await asyncio.to_thread(_stored, who, approval_id)
+    approval = await asyncio.to_thread(visible_approval, who, approval_id)
     if approval.standing is ApprovalState.PENDING and wait:
         feed = feed_of(request, who)
         with feed.place(who.principal.id):
@@ -88,7 +88,7 @@ async def _wait_for_decision(who: Caller, feed: ApprovalFeed, approval_id: str, 
     until = time.monotonic() + seconds
     seq, pause = await feed.end(), TICK
     while True:
-        approval = await asyncio.to_thread(_stored, who, approval_id)
+        approval = await asyncio.to_thread(visible_approval, who, approval_id)
         left = until - time.monotonic()
         if approval.standing is not ApprovalState.PENDING or left <= 0 or feed.ending.is_set():
             return approval
@@ -137,7 +137,8 @@ def _sees_all(who: Caller) -> bool:
     return who.may(Scope.APPROVE) or who.may(Scope.PROPOSE, Scope.ASSERT)
 
 
-def _stored(who: Caller, approval_id: str) -> Approval:
+def visible_approval(who: Caller, approval_id: str) -> Approval:
+    """Return an approval that the caller may see. Raise `ApprovalRefusedError` for any other id."""
     approval = who.tenant.approvals.get(approval_id)
     if not may_see(who, approval):
         raise ApprovalRefusedError(approval_id, Refusal.UNKNOWN)
@@ -146,7 +147,7 @@ def _stored(who: Caller, approval_id: str) -> Approval:
 
 async def _step(who: Caller, approval_id: str, step: Callable[[dict[str, Any]], Approval]) -> ApprovalBody:
     def decided() -> Approval:
-        _stored(who, approval_id)
+        visible_approval(who, approval_id)
         return step({**who.principal.claims})
 
     return ApprovalBody.of(await asyncio.to_thread(decided))

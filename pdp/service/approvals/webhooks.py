@@ -24,7 +24,7 @@ from pdp.json import canonical, digest
 from pdp.service.approvals.feed import ApprovalFeed
 from pdp.service.settings import WebhookSettings
 from pdp.service.state import Tenant
-from pdp.stores.sql.audit import AuditRow
+from pdp.stores.sql.events import AuditRow
 
 _log = logging.getLogger("pdp.service")
 
@@ -103,9 +103,9 @@ class WebhookSender:
             _log.warning("event %s was not delivered to %s: %s", event.seq, self._host, error.message)
 
     async def _send(self, event: AuditRow, attempt: int) -> None:
-        body = orjson.dumps(
-            {"type": event.type, "approval_id": event.approval_id, "seq": event.seq, "time": _time_of(event)}
-        )
+        url = self._tenant.approvals.url(str(event.approval_id))
+        content = {"type": event.type, "approval_id": event.approval_id, "url": url}
+        body = orjson.dumps({**content, "seq": event.seq, "time": _time_of(event)})
         message_id, now = f"{self._tenant.name}-{event.seq}", str(int(time.time()))
         mac = hmac.digest(self._secret, f"{message_id}.{now}.".encode() + body, "sha256")
         headers = {

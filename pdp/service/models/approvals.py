@@ -46,6 +46,7 @@ class ApprovalBody(Approval):
     requesters: tuple[PersonBody, ...]
     closed_by: PersonBody | None = None
     task: JsonObject | None = None
+    url: str | None = None
 
     @classmethod
     def of(cls, approval: Approval) -> "ApprovalBody":
@@ -123,7 +124,7 @@ class GrantsPage(Body):
 
 
 class Denial(Body):
-    """The reason of a denial, which is recorded."""
+    """The reason of a denial or of a revocation, which is recorded."""
 
     reason: str | None = None
 

@@ -122,6 +122,7 @@ def test_problem_response_has_code_detail_and_approval(client: TestClient, pep: 
             "reasons": ["approvals.required"],
             "approvers": ["kit.approver"],
             "expires_at": approval.expires_at,
+            "url": None,
         },
     }
 

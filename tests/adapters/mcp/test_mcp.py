@@ -23,7 +23,7 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.exceptions import MCPError
 from pydantic import AnyHttpUrl
 
-from pdp import Pep
+from pdp import Approvals, Pep
 from pdp.adapters.guard.guard import LEFT_OUT
 from pdp.adapters.mcp import McpMiddleware
 from pdp.testing.conformance.world import World
@@ -129,19 +129,20 @@ async def test_client_gets_progress_while_a_call_runs(server: MCPServer) -> None
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-@pytest.mark.parametrize("grants", [False, True], ids=["accepted", "granted"])
+@pytest.mark.parametrize(("grants", "page"), [(False, "https://pages/"), (True, None)], ids=["accepted", "granted"])
 async def test_accepting_an_approval_page_does_not_grant_the_call(
-    pep: Pep, ran: list[Any], mode: ConnectMode, grants: bool
+    pep: Pep, ran: list[Any], mode: ConnectMode, grants: bool, page: str | None
 ) -> None:
-    opened: list[str] = []
+    pages, opened = page or "https://pdp.example/console/approvals/", list[str]()
+    pep = pep if page else pep.with_changes(approvals=Approvals(public_url="https://pdp.example"))
 
     async def open_page(context: Any, params: Any) -> types.ElicitResult:
         opened.append(params.url)
         if grants:
-            grant(pep, params.url.removeprefix("https://pages/"))
+            grant(pep, params.url.removeprefix(pages))
         return types.ElicitResult(action="accept")
 
-    server = MCPServer("kit", middleware=[McpMiddleware(pep, World.session, page="https://pages/")])
+    server = MCPServer("kit", middleware=[McpMiddleware(pep, World.session, page=page)])
     async with Client(tools(server, ran), elicitation_callback=open_page, mode=mode) as client:
         seen = await call(client, "pay_bill", BILL)
 
@@ -150,8 +151,8 @@ async def test_accepting_an_approval_page_does_not_grant_the_call(
     sent_there = mode == "auto"
     paid = sent_there and grants
     assert (seen.is_error, ran) == (not paid, [("a", 500.0)] if paid else [])
-    assert opened == ([f"https://pages/{pep.approvals.list()[0].id}"] if sent_there else [])
-    assert paid or f"Approve it at https://pages/{seen.held}" in seen.message
+    assert opened == ([f"{pages}{pep.approvals.list()[0].id}"] if sent_there else [])
+    assert paid or f"{pages}{seen.held}" in seen.message
 
 
 async def test_lowlevel_server_with_a_paginated_list_is_guarded(pep: Pep, ran: list[Any]) -> None:

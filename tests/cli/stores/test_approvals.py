@@ -16,8 +16,8 @@ import pytest
 
 from pdp import Approvals, Pep
 from pdp.approvals.people import Refusal
+from pdp.approvals.sentence import sentence
 from pdp.audit.verify import verify_chain
-from pdp.cli.commands.stores.approval_text import sentence
 from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval
 from pdp.stores.actions import ActionState
@@ -181,6 +181,20 @@ def test_pending_approval_is_listed_and_shown_escaped(store: str) -> None:
         f"  opened     {odd.opened_at}\n"
         f"  expires    {odd.expires_at}\n"
     )
+
+
+def test_lines_name_the_pages_of_approvals_in_the_store_of_a_project(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    approval = opened(store)
+    page = f"https://pdp.example/desk/console/approvals/{approval.id}"
+    monkeypatch.delenv("PDP_DATABASE_URL")
+    written(Path("pdp.yaml"), f"store: {store}\npublic_url: https://pdp.example/desk/\n")
+
+    assert pdp("approvals", "list").out.endswith(f" min left  {page}\n")
+    assert f"\n  page       {page}\n" in pdp("approvals", "show", approval.id).out
+    assert pdp("approvals", "show", approval.id, "--json").json["url"] == page
+    assert "pdp.example" not in pdp("approvals", "list", "--store", store).out
 
 
 TO = {"path": "/to", "role": "destination"}

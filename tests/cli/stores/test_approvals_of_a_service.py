@@ -38,8 +38,8 @@ def test_approvals_of_a_service_are_listed_shown_and_decided(
     place = ("--service", served.url)
 
     listed = pdp("approvals", "list", *place)
-    assert [line.split()[:2] for line in listed.out.splitlines()] == [
-        [each, "initiate_wire:"] for each in (first, second, third)
+    assert [line.split()[0:2] + line.split()[-1:] for line in listed.out.splitlines()] == [
+        [each, "initiate_wire:", f"{served.url}/console/approvals/{each}"] for each in (first, second, third)
     ]
     assert pdp("approvals", "list", *place, "--run", "another").out == "no pending approvals that match\n"
     shown = pdp("approvals", "show", first, *place, "--json")

@@ -24,7 +24,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]
         "manifest": str(ROOT / "tests/scenarios/grants.yaml"),
         "governance": str(ROOT / "tests/scenarios/grants-governance.yaml"),
     }
-    with running_service(folder, tenant={"project": str(written(folder / "pdp.yaml", files))}) as service:
+    tenant = {"project": str(written(folder / "pdp.yaml", files))}
+    with running_service(folder, tenant=tenant, limits={"page": 1}) as service:
         yield service
 
 
@@ -58,8 +59,9 @@ def test_grant_is_made_shown_and_revoked_on_the_command_line(
     assert "  granted    by lead at " in pdp("grants", "show", approval).out
     other = written(tmp_path / "other.json", {"claims": {"sub": "other"}})
     assert pdp("grants", "revoke", approval, "--session", other).code == 1
-    revoked = pdp("grants", "revoke", approval, "--session", lead, "--json")
+    revoked = pdp("grants", "revoke", approval, "--session", lead, "--why", "bob left", "--json")
     assert (revoked.json["state"], revoked.json["closed_by"]["sub"]) == ("revoked", "lead")
+    assert "  reason     bob left\n" in pdp("grants", "show", approval).out
     assert proposed(served, "four")["verdict"] == "STEP_UP"
     assert (pdp("grants", "list").out, pdp("grants", "show", "none").code) == ("no active grants\n", 1)
 
@@ -78,12 +80,16 @@ def test_grant_is_made_shown_and_revoked_over_http(served: RunningService, monke
         assert [grant["id"] for grant in client.grants(active=True)["grants"]] == [approval]
         assert client.grant(approval) == clerk.get(f"/v1/grants/{approval}").json()
         assert stranger.get(f"/v1/grants/{approval}").status_code == 404
-        assert stranger.get("/v1/grants").json() == {"grants": [], "next": None}
+        assert stranger.get("/v1/grants").json()["grants"] == []
 
         monkeypatch.setenv("PDP_TOKEN", served.token(["propose"], CLERK))
         assert pdp("grants", "show", approval, "--service", served.url).code == 0
         assert pdp("grants", "revoke", approval, "--service", served.url).out.startswith(f"revoked  {approval}\n")
+        second = client.approvals.grant(proposed(served, "one", "ben")["approval"]["id"], reach="run").id
+        # One page of this service has one grant.
+        listed = pdp("grants", "list", "--all", "--service", served.url, "--json").json
+        assert {approval, second} <= {grant["id"] for grant in listed}
         with pytest.raises(ServiceError) as caught:
-            client.revoke(approval)
+            client.revoke(approval, "no longer needed")
         assert (caught.value.status, caught.value.error_code) == (409, "service.conflict")
     assert proposed(served, "three", "ann")["verdict"] == "STEP_UP"

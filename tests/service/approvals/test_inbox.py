@@ -120,7 +120,8 @@ async def test_event_stream_ends_when_the_service_stops(tmp_path: Path) -> None:
             await asyncio.wait((wait,), timeout=1)
             running.process.send_signal(signal.SIGTERM)
             assert await stream.next() is None
-            assert (await wait).json() == approval.as_json()
+            page = f"{running.url}/console/approvals/{approval.id}"
+            assert (await wait).json() == {**approval.as_json(), "url": page}
         assert await asyncio.to_thread(running.process.wait, PATIENCE) == 0
         assert "Traceback" not in running.log.read_text()
 

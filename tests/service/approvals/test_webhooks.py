@@ -101,7 +101,13 @@ def messages_of(served: ServedApp) -> list[dict[str, Any]]:
     """Return the messages that the receiver should get for the events of the audit stream, in order."""
     rows = served.service.tenants["default"].stream.lines(-1, 100, approvals_only=True)
     return [
-        {"type": row.type, "approval_id": row.approval_id, "seq": row.seq, "time": json.loads(row.line)["time"]}
+        {
+            "type": row.type,
+            "approval_id": row.approval_id,
+            "url": f"{served.service.settings.url}/console/approvals/{row.approval_id}",
+            "seq": row.seq,
+            "time": json.loads(row.line)["time"],
+        }
         for row in rows
     ]
 

@@ -4,6 +4,5 @@ stores     `pdp db`, `pdp keys` and `pdp budgets`: the database, and calls with 
 approvals  list, show, watch and decide approvals
 desk       opens the approvals of a store or a service for one person
 grants     list, show and revoke lasting grants
-approval_text  texts about an approval for people
 token      access tokens of the decision service
 """

@@ -11,8 +11,8 @@ from typing import Annotated, Final, Literal
 import typer
 
 from pdp.approvals.people import ApprovalRefusedError, Refusal, may_decide
+from pdp.approvals.sentence import fields, sentence
 from pdp.cli import Exit
-from pdp.cli.commands.stores.approval_text import fields, sentence
 from pdp.cli.commands.stores.desk import Desk, open_desk, open_of, select_approvals, whole_id
 from pdp.cli.commands.stores.stores import StepAudit, StoreUrl
 from pdp.cli.options import AsJson, command_app, file_option
@@ -83,7 +83,7 @@ def listing(
         found, now = select_approvals(desk, wanted, tool, run), to_seconds(time.time())
     approvals = [approval for approval in found if not mine or may_decide(approval, claims, now)]
     filtered = " that match" if mine or tool is not None or run is not None else ""
-    lines = [f"{approval.id}  {sentence(approval)}" for approval in approvals]
+    lines = list(map(_line, approvals))
     empty = f"no {'' if wanted is None else f'{wanted} '}approvals{filtered}"
     print_answer([approval.as_json() for approval in approvals], lines or [empty], as_json=as_json)
 
@@ -222,11 +222,16 @@ def _end(
             ended.append(getattr(desk, step)(approval_id, **reason))
         except PdpError as error:
             print_error(f"error: {error.message}")
-    lines = [f"{approval.id}  {sentence(approval)}" for approval in ended]
+    lines = list(map(_line, ended))
     empty = [] if chosen else [f"no open approvals of run {run}"]
     print_answer([approval.as_json() for approval in ended], lines or empty, as_json=as_json)
     if len(ended) < len(dict.fromkeys(chosen)):
         raise typer.Exit(Exit.FAILED)
+
+
+def _line(approval: Approval) -> str:
+    page = "" if approval.url is None else f"  {approval.url}"
+    return f"{approval.id}  {sentence(approval)}{page}"
 
 
 def _print(approval: Approval, *, as_json: bool) -> None:

@@ -2,16 +2,17 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from pdp.approvals.approvals import Approvals
-from pdp.cli.commands.stores.stores import step_audit, stores_named
+from pdp.cli.commands.stores.stores import step_audit, store_named
 from pdp.cli.files import read_session
 from pdp.client.client import Client
 from pdp.errors import UsageError
 from pdp.stores.approvals import Approval, ApprovalState
+from pdp.stores.url import OpenStores
 
 _START: Final = re.compile("[0-9a-f]{6,31}")
 _WHOLE: Final = re.compile("[0-9a-f]{32}")
@@ -79,8 +80,9 @@ def open_rules(
         raise UsageError("no session file is given", hint=hint)
     claims = None if session is None else read_session(session).claims
     with ExitStack() as opened:
-        stores = opened.enter_context(stores_named(store))
-        rules = Approvals(stores.approvals)
+        url, public_url = store_named(store)
+        stores = opened.enter_context(closing(OpenStores(url)))
+        rules = Approvals(stores.approvals, public_url=public_url)
         if decides:
             rules.attach(opened.enter_context(step_audit(audit, stores)), stores.actions)
         yield rules, claims

@@ -63,6 +63,7 @@ def show(grant_id: GrantId, store: StoreUrl = None, service: ServiceUrl = None, 
 def revoke(
     grant_id: GrantId,
     session: Decider = None,
+    why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="The reason, which is recorded.")] = None,
     store: StoreUrl = None,
     audit: StepAudit = None,
     service: ServiceUrl = None,
@@ -74,10 +75,10 @@ def revoke(
     """
     with ExitStack() as opened:
         if service is not None:
-            grant = opened.enter_context(service_client(service, session, store, audit)).revoke(grant_id)
+            grant = opened.enter_context(service_client(service, session, store, audit)).revoke(grant_id, why)
         else:
             rules, claims = opened.enter_context(open_rules(store, session, audit, decides=True))
-            grant = _json(rules.lasting.revoke(grant_id, claims))
+            grant = _json(rules.lasting.revoke(grant_id, claims, why=why))
     _print(grant, as_json=as_json)
 
 
@@ -103,6 +104,8 @@ def _fields(grant: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "ends", grant["expires_at"]
     if grant["closed_at"] is not None:
         yield "closed", f"{grant['closed_at']}{' by ' + grant['closed_by']['sub'] if grant['closed_by'] else ''}"
+    if grant["why"] is not None:
+        yield "reason", grant["why"]
 
 
 def _about(grant: dict[str, Any]) -> str:

@@ -40,11 +40,18 @@ StepAudit = Annotated[
 
 def stores_named(url: str | None, *, upgrade: bool = False) -> AbstractContextManager[OpenStores]:
     """Open the stores at the URL from the command line, else from PDP_DATABASE_URL, else from the project file."""
-    stated = url or os.environ.get(URL_VARIABLE) or project_with().store
-    if stated is None:
+    return closing(OpenStores(store_named(url)[0], upgrade=upgrade))
+
+
+def store_named(url: str | None) -> tuple[str, str | None]:
+    """Return the URL of the stores, as `stores_named` finds it, and the `public_url` of the project that names it."""
+    if stated := url or os.environ.get(URL_VARIABLE):
+        return stated, None
+    project = project_with()
+    if project.store is None:
         hint = f"give a URL such as sqlite:///agent.db, set {URL_VARIABLE}, or write `store:` in {PROJECT_FILE}"
         raise UsageError("no database is given", hint=hint)
-    return closing(OpenStores(stated, upgrade=upgrade))
+    return project.store, project.public_url
 
 
 def step_audit(audit: Path | None, stores: OpenStores) -> AbstractContextManager[AuditLog]:

@@ -16,14 +16,30 @@ _LONGEST_VALUE: Final = 60
 _MOST_VALUES: Final = 8
 
 
-def sentence(approval: Approval) -> str:
-    """Return one sentence: the tool, what the call acts on, other arguments, who asks, and how long it is open."""
+def act(approval: Approval) -> str:
+    """Return what the call would do: the tool, what it acts on, and its other arguments, each cut if it is long."""
     objects, rest = _values(approval)
     text = ", ".join(without_middle(_json(value), _LONGEST_OBJECT) for value in objects)
     others = [f"{name} {without_middle(_json(value), _LONGEST_VALUE)}" for name, value in rest[:_MOST_VALUES]]
     if len(rest) > len(others):
         others.append(f"{len(rest) - len(others)} more")
     text += (" with " if text and others else "") + ", ".join(others)
+    return f"{approval.tool}: {text or 'no arguments'}"
+
+
+def sentence(approval: Approval) -> str:
+    """Return a sentence about the call, the requester, and how long the approval is open.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from pdp import Approvals, Pep, Session
+        >>> session = Session.model_validate_json(Path("session.json").read_text())
+        >>> wire = {"beneficiary_id": "bene-acme-441", "amount": 47500, "source_account": "a", "reference": "INV-1"}
+        >>> with Pep.from_project("pdp.yaml", approvals=Approvals()) as pep:
+        ...     approval = pep.decide({"tool": "initiate_wire", "arguments": wire}, session, hold=True).approval
+        >>> sentence(approval)
+        'initiate_wire: "bene-acme-441" with source_account "a", amount 47500, reference "INV-1" - asked by ...'
+    """
     agent = f" through {approval.agent}" if approval.agent else ""
     now, opened, expires = datetime.now(UTC), *map(datetime.fromisoformat, (approval.opened_at, approval.expires_at))
     standing = approval.standing
@@ -32,11 +48,9 @@ def sentence(approval: Approval) -> str:
         end = f"{_duration((expires - now).total_seconds())} left"
         end = end if standing is ApprovalState.PENDING else f"{standing}, {end}"
     elif approval.closed_by is not None:
-        end += f" by {_person(approval.closed_by)}"
-    asked = f"asked by {_person(approval.requesters[0])}{agent}"
-    return (
-        f"{approval.tool}: {text or 'no arguments'} - {asked}, {_duration((now - opened).total_seconds())} ago, {end}"
-    )
+        end += f" by {person_text(approval.closed_by)}"
+    asked = f"asked by {person_text(approval.requesters[0])}{agent}"
+    return f"{act(approval)} - {asked}, {_duration((now - opened).total_seconds())} ago, {end}"
 
 
 def fields(approval: Approval) -> Iterator[tuple[str, str]]:
@@ -52,20 +66,22 @@ def fields(approval: Approval) -> Iterator[tuple[str, str]]:
         yield "purpose", context["purpose"]
     if approval.run_id:
         yield "run", approval.run_id
-    yield "asked by", ", ".join(map(_person, approval.requesters))
+    yield "asked by", ", ".join(map(person_text, approval.requesters))
     yield "reasons", ", ".join(approval.reasons)
-    own = f"{SUBJECT} ({_person(approval.requesters[0])}, by another token)"
+    own = f"{SUBJECT} ({person_text(approval.requesters[0])}, by another token)"
     yield "approvers", ", ".join(own if role == SUBJECT else role for role in approval.approvers) or "nobody"
     yield "quorum", f"{len(approval.grants)} of {approval.quorum} granted"
     for granted in approval.grants:
-        yield "granted", f"by {_person(granted.person)} as {', '.join(granted.roles)} at {granted.at}"
+        yield "granted", f"by {person_text(granted.person)} as {', '.join(granted.roles)} at {granted.at}"
     if approval.lasting is not None:
         yield "may last", f"{' or '.join(approval.lasting.reaches)}, for at most {_duration(approval.lasting.seconds)}"
         yield from (("limited to", f"{name} = {text}") for name, text in approval.lasting.about.items())
     yield "opened", approval.opened_at
     yield "expires", approval.expires_at
+    if approval.url is not None:
+        yield "page", approval.url
     if approval.closed_at is not None:
-        by = f" by {_person(approval.closed_by)}" if approval.closed_by else ""
+        by = f" by {person_text(approval.closed_by)}" if approval.closed_by else ""
         yield "closed", f"{approval.closed_at}{by}{f': {approval.why}' if approval.why else ''}"
 
 
@@ -104,5 +120,6 @@ def _duration(seconds: float) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
-def _person(person: Person) -> str:
+def person_text(person: Person) -> str:
+    """Return the name of a person, with its issuer if it has one."""
     return person.sub if person.iss is None else f"{person.sub} ({person.iss})"
