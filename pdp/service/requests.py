@@ -69,7 +69,7 @@ class StrictRequest(Request):
     async def body(self) -> bytes:
         """Return the whole body, which may be empty."""
         if not hasattr(self, "_body"):
-            self._body = await _read_body(self, service_of(self).settings.limits)
+            self._body = await read_body(self, service_of(self).settings.limits)
             kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
             if self._body and kind != "application/json":
                 raise HttpError(400, "the body is not application/json", hint="send Content-Type: application/json")
@@ -161,7 +161,8 @@ def security(*scopes: Scope, reads: bool = False) -> list[dict[str, list[str]]]:
     return [*tokens, {"cookie": []}] if reads and Scope.ADMIN not in scopes else tokens
 
 
-async def _read_body(request: Request, limits: LimitSettings) -> bytes:
+async def read_body(request: Request, limits: LimitSettings) -> bytes:
+    """Return the whole body, which may be empty. Raise `HttpError` 408 or 413 above a limit."""
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or len(length) > _LONGEST_LENGTH or int(length) > limits.body_bytes:
         raise _too_long(limits.body_bytes)

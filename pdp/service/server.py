@@ -177,11 +177,14 @@ def serve_until_ended(
     settings: ServiceSettings,
     started: Callable[[ServiceSettings, dict[str, str]], object],
     app: Callable[[ServiceSettings], ASGIApp] = create_app,
+    *,
+    first_tokens: bool = True,
 ) -> None:
     """Serve until a signal stops the process. Then requests get up to 20 s; waits for approvals end at once.
 
-    `started` gets the settings, with the bound port, and the first tokens of new tenants. `app` makes the application;
-    shutdown sets the event `ending` in its state. Raises UsageError if the address or the TLS files cannot be used.
+    `started` gets the settings, with the bound port, and the `first_tokens` of new tenants. `app` makes the
+    application; shutdown sets the event `ending` in its state. Raises UsageError if the address or the TLS files
+    cannot be used.
     """
     _check_tls(settings)
     # After its shutdown, Uvicorn raises the signal again. This handler then ends the process with exit code 0.
@@ -190,7 +193,7 @@ def serve_until_ended(
         settings = settings.model_copy(update={"port": bound.getsockname()[1]})
         with ExitStack() as owned:
             store = Service(settings, owned).tokens.tokens
-            tokens = {tenant: first_token(store, tenant) for tenant in settings.tenants}
+            tokens = {tenant: first_token(store, tenant) for tenant in settings.tenants if first_tokens}
         started(settings, {tenant: token for tenant, token in tokens.items() if token is not None})
         config = uvicorn.Config(
             partial(app, settings),

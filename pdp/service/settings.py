@@ -14,8 +14,8 @@ from pdp.client.client import is_this_machine, secure_url
 from pdp.documents import Document, Part, faults_of, nearest, read_document
 from pdp.engine.protocol import EngineName
 from pdp.errors import FileFaultsError, UsageError
-from pdp.json import MAX_BYTES
-from pdp.project.file import PROJECT_FILE, ProjectPath, ProjectStore, chosen_project, read_project
+from pdp.json import MAX_BYTES, canonical
+from pdp.project.file import PROJECT_FILE, ProjectPath, ProjectStore, PublicUrl, chosen_project, read_project
 from pdp.service.security.principal import Scope
 
 DEFAULT_TENANT: Final = "default"
@@ -59,11 +59,25 @@ class LimitSettings(_FrozenSettings):
     connections: int = Field(2000, ge=1)
 
 
+class ConsoleClientSettings(_FrozenSettings):
+    """The console as a client of the provider, at which people sign in. Its redirect URI is `URL/console/callback`.
+
+    The console asks for `openid` and for `scopes`. Some providers need the parameter `audience` or `resource` to issue
+    an access token for the service. The provider must have a discovery document.
+    """
+
+    client_id: str = Field(min_length=1)
+    client_secret: SecretStr | None = None
+    scopes: tuple[Annotated[str, Field(pattern=r"^[!#-\[\]-~]+$")], ...] = ()
+    parameters: dict[Literal["audience", "resource"], str] = {}
+
+
 class OidcSettings(_FrozenSettings):
     """An OpenID Connect provider whose access tokens are accepted. Its users belong to `tenant`.
 
     `jwks_url` is `jwks_uri` in the provider's discovery document. `scopes` maps token scopes to scopes of the service.
     `claims` maps session claims to names or JSON Pointers of token claims; identity claims cannot be mapped.
+    With `console`, people can sign in to the console at the provider, with a button that has its `name`.
     """
 
     issuer: SecureUrl
@@ -73,6 +87,13 @@ class OidcSettings(_FrozenSettings):
     tenant: str = DEFAULT_TENANT
     scopes: dict[str, tuple[Scope, ...]] = {}
     claims: dict[str, str] = {}
+    name: str | None = Field(None, min_length=1, max_length=60)
+    console: ConsoleClientSettings | None = None
+
+    @property
+    def key(self) -> str:
+        """The text that identifies the provider, also after a restart with other settings."""
+        return canonical([self.issuer, self.audience, self.tenant]).decode()
 
 
 class WebhookSettings(_FrozenSettings):
@@ -138,7 +159,7 @@ class ServiceSettings(_FrozenSettings):
     host: str = "127.0.0.1"
     port: int = Field(8181, ge=0, le=65535)
     workers: int = Field(1, ge=1, le=64)
-    public_url: SecureUrl | None = None
+    public_url: PublicUrl | None = None
     tls_cert: ProjectPath | None = None
     tls_key: ProjectPath | None = None
     proxies: tuple[IPvAnyNetwork, ...] = ()
@@ -156,6 +177,12 @@ class ServiceSettings(_FrozenSettings):
         for provider in self.oidc:
             if provider.tenant not in self.tenants:
                 raise ValueError(f"oidc: {provider.issuer}: unknown tenant {provider.tenant}; add it to tenants")
+        if len({provider.key for provider in self.oidc}) < len(self.oidc):
+            raise ValueError("oidc: two entries have the same issuer, audience and tenant; merge them into one")
+        clients = [provider.console for provider in self.oidc if provider.console is not None]
+        if len(clients) > 1 and any(client.client_secret is None for client in clients):
+            # Otherwise one provider could use the codes of another, because they share one redirect URI.
+            raise ValueError("oidc: several providers have `console`: set client_secret for each of them")
         if self.tls_key and not self.tls_cert:
             raise ValueError("tls_key: set tls_cert as well")
         if not (is_this_machine(self.host) or self.tls_cert or self.proxies):
@@ -168,15 +195,15 @@ class ServiceSettings(_FrozenSettings):
         return (self.public_url or f"{scheme}://{self.host}:{self.port}").rstrip("/")
 
 
-def read_settings(file: Path | None, options: dict[str, Any]) -> ServiceSettings:
-    """Read the settings from a file, the environment and `options`; later sources override earlier ones.
+def read_settings(file: Path | None, options: dict[str, Any], *, variables: bool = True) -> ServiceSettings:
+    """Read the settings from a file, `variables` of the environment, and `options`; later ones override earlier ones.
 
     Paths in the file are relative to its folder. Without tenants, the project of the current folder is the tenant
     `default`. A tenant without `store` has the store of its project, or `pdp.db` next to the project. Raises
     UsageError, or FileFaultsError if the file has faults.
     """
     document = Document("", "", Part({}, 1, 1)) if file is None else read_document(file)
-    overrides = _overridden(_environment(), options)
+    overrides = _overridden(_environment() if variables else {}, options)
     folder = Path() if file is None else file.parent
     values = document.value
     if isinstance(values, dict):

@@ -22,8 +22,9 @@ from pdp.project.resources import open_stores, stores_of_pep
 from pdp.service.approvals.feed import ApprovalFeed
 from pdp.service.authzen.policy import AccessPolicy
 from pdp.service.errors import HttpError
+from pdp.service.security.authorization_code import CodeSignIn
 from pdp.service.security.oidc import OidcAuthenticator
-from pdp.service.security.principal import Authenticator, Principal, Scope
+from pdp.service.security.principal import Authenticator, BrowserSession, Principal, Scope
 from pdp.service.security.tokens import COOKIE, open_tokens
 from pdp.service.settings import ServiceSettings, TenantSettings
 from pdp.service.telemetry import tracer_provider
@@ -61,9 +62,12 @@ class Tenant:
 
 
 def open_tenant(
-    name: str, settings: TenantSettings, owned: ExitStack, provider: TracerProvider | None = None
+    name: str, settings: TenantSettings, url: str, owned: ExitStack, provider: TracerProvider | None = None
 ) -> Tenant:
-    """Open a tenant; `owned` closes its stores and engine. Raise UsageError, BundleError, EngineError or StoreError."""
+    """Open a tenant of the service at `url`; `owned` closes its stores and engine.
+
+    Raises UsageError, BundleError, EngineError or StoreError.
+    """
     project = read_project(settings.project)
     if settings.accept_unknown_opa:
         project = project.model_copy(update={"accept_unknown_opa": True})
@@ -81,7 +85,7 @@ def open_tenant(
         engine_of_project(project, manifest, owned),
         audit=audit,
         telemetry=None if provider is None else Telemetry(tracer_provider=provider),
-        **stores_of_pep(stores),
+        **stores_of_pep(stores, url),
     )
     access = AccessPolicy(pep, settings.authzen, stores.ledger.key, owned)
     return Tenant(name, settings, pep, stores, access, audit)
@@ -209,7 +213,7 @@ class Service:
         provider = tracer_provider(settings, owned)
         self.tracer = None if provider is None else provider.get_tracer(SCOPE)
         self.tenants: dict[str, Tenant] = {
-            name: open_tenant(name, tenant, owned, provider) for name, tenant in settings.tenants.items()
+            name: open_tenant(name, tenant, settings.url, owned, provider) for name, tenant in settings.tenants.items()
         }
         _check_distinct_stores(self.tenants)
         self.readiness = Readiness(self.tenants)
@@ -221,7 +225,9 @@ class Service:
         }
         self.limiter = RateLimiter(settings.limits.requests_per_second, settings.limits.burst)
         self.tokens = open_tokens(settings, owned)
-        self.authenticators: list[Authenticator] = [self.tokens, *map(OidcAuthenticator, settings.oidc)]
+        oidc = [*map(OidcAuthenticator, settings.oidc)]
+        self.authenticators: list[Authenticator] = [self.tokens, *oidc]
+        self.sign_ins = {each.settings.key: CodeSignIn(each) for each in oidc if each.settings.console is not None}
 
     async def authenticated(self, request: Request) -> Principal:
         """Return the holder of the request's token. Raise `HttpError` 401 if invalid, 503 if no check is possible."""
@@ -229,10 +235,9 @@ class Service:
         by_cookie = scheme.lower() != "bearer" or not token.strip()
         if by_cookie:
             token = request.cookies.get(COOKIE, "") if request.method == "GET" else ""
-        for authenticator in self.authenticators if token else ():
-            principal = await authenticator.principal(token.strip())
-            if principal is not None and principal.cookie is by_cookie and principal.tenant in self.tenants:
-                return principal
+        principal = await self.holder(token.strip(), BrowserSession.API if by_cookie else None)
+        if principal is not None:
+            return principal
         problem = ' error="invalid_token"' if token else ""
         raise HttpError(
             401,
@@ -240,6 +245,14 @@ class Service:
             hint="send Authorization: Bearer TOKEN",
             headers={"WWW-Authenticate": f"Bearer{problem}"},
         )
+
+    async def holder(self, token: str, session: BrowserSession | None = None) -> Principal | None:
+        """Return the holder of a token of this kind of session, or of an access token; None if it is not valid."""
+        for authenticator in self.authenticators if token else ():
+            principal = await authenticator.principal(token)
+            if principal is not None and principal.session is session and principal.tenant in self.tenants:
+                return principal
+        return None
 
 
 def _check_distinct_stores(tenants: dict[str, Tenant]) -> None:

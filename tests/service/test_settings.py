@@ -195,8 +195,8 @@ def test_loopback_interface_needs_no_tls(tmp_path: Path, host: str) -> None:
     [
         ({"tls_key": Path("key.pem")}, "tls_key: set tls_cert as well"),
         ({"proxies": ["*"]}, "value is not a valid IPv4 or IPv6 network"),
-        ({"public_url": "http://pdp.example"}, "has to begin with https://"),
-        ({"public_url": "https://ann:secret@pdp.example"}, "has to begin with https:// and must not name a user"),
+        ({"public_url": "http://pdp.example"}, "must be https://HOST"),
+        ({"public_url": "https://ann:secret@pdp.example"}, "must be https://HOST"),
         (
             {"otlp_endpoint": "127.0.0.1:4318"},
             "setting otlp_endpoint (PDP_SERVICE_OTLP_ENDPOINT or its option): String should match pattern '^https?://",

@@ -54,7 +54,7 @@ class AccessPolicy:
     """The policy that decides a tenant's AuthZEN requests. `owned` closes it. Raises the errors of `open_tenant`.
 
     If the policy of tool calls decides, `is_baseline` is true, and the policy's input is completed from the manifest.
-    `seal` returns a MAC, by which the service recognises its page tokens.
+    `seal` returns a MAC, by which the service recognises its page tokens. `tools` is the compiled manifest.
     """
 
     def __init__(self, pep: Pep, settings: AuthzenSettings | None, key: bytes, owned: ExitStack) -> None:
@@ -63,7 +63,7 @@ class AccessPolicy:
         self._searches = {name: getattr(settings, f"{name}_search", None) for name in ("subject", "resource", "action")}
         self.is_baseline = settings is None
         self.seal = keyed_hash(key, b"tool-pdp search page")
-        self._tools = CompiledManifest(pep.manifest)
+        self.tools = CompiledManifest(pep.manifest)
         # For each tool, the mapping to the resource and to the context.
         self._mappings: dict[str, tuple[_Mapping, _Mapping]] = {}
         self._entries: dict[str, Tool] = {}
@@ -118,7 +118,7 @@ class AccessPolicy:
         if key is not None and (type(key) is not str or len(key) > LONGEST_TEXT):
             raise PdpError(f"idempotency_key must be a text of at most {LONGEST_TEXT} characters")
         proposal = Proposal.read({"tool": name, "arguments": context["arguments"]}, is_checked=True)
-        passed = check(proposal, _NO_SESSION, self._tools, key=key)
+        passed = check(proposal, _NO_SESSION, self.tools, key=key)
         if isinstance(passed, Rejected):
             why = passed.rejection
             raise PdpError("an invariant drops the call from its plan" if why is None else f"{why.code}: {why.reason}")

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final
 
 import httpx
@@ -32,6 +32,7 @@ _PAUSE_SECONDS: Final = 30  # The minimum number of seconds between two fetches,
 _PAUSE_AFTER_FAILURE_SECONDS: Final = 5
 _HEADER: Final = frozenset(("alg", "kid", "typ", "x5t", "x5t#S256"))
 _TYPES: Final = ("at+jwt", "application/at+jwt", "jwt")
+_ID_TOKEN_TYPES: Final = ("jwt", "")  # The type of an ID token may be absent.
 _IDENTITY: Final = ("sub", "iss", "jti", "azp", "client_id", "sid", "act")
 
 _log = logging.getLogger("pdp.service")
@@ -41,57 +42,53 @@ class OidcAuthenticator:
     """Authenticates the tokens of one provider for one audience."""
 
     def __init__(self, settings: OidcSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._keys = _ProviderKeys(settings)
-        self._rules = JWTClaimsRegistry(
-            leeway=LEEWAY,
-            iss={"essential": True, "value": settings.issuer},
-            aud={"essential": True, "value": settings.audience},
-            exp={"essential": True},
-            iat={"essential": True},
-            sub={"essential": True},
-        )
 
     async def principal(self, token: str) -> Principal | None:
         """Return the holder of a token, None if the token is invalid. Raise `HttpError` 503 if keys are unavailable."""
         try:
-            claims = await self._verified(token)
+            claims = await self._verified(token, self.settings.audience, _TYPES)
             return None if claims is None else self._principal(claims)
         except (JoseError, ValueError):
             return None
         except UsageError as error:
-            _log.warning("rejected a token of %s: %s", self._settings.issuer, error.message)
+            _log.warning("rejected a token of %s: %s", self.settings.issuer, error.message)
             return None
 
-    async def _verified(self, token: str) -> dict[str, Any] | None:
+    async def id_claims(self, token: str, client_id: str) -> dict[str, Any] | None:
+        """Return the claims of an ID token for this client, None if the token is invalid. Raise `HttpError` 503."""
+        try:
+            return await self._verified(token, client_id, _ID_TOKEN_TYPES)
+        except (JoseError, ValueError):
+            return None
+
+    async def _verified(self, token: str, audience: str, types: Sequence[str]) -> dict[str, Any] | None:
         if len(token) > _LONGEST_TOKEN:
             return None
         signed = jws.extract_compact(token.encode("ascii"))
         claims, header = parse_json(signed.payload), signed.headers()
         # The issuer is checked before the keys are fetched, so that tokens of other issuers cause no requests.
-        if not (isinstance(claims, dict) and claims.get("iss") == self._settings.issuer and self._admits(header)):
+        if not (isinstance(claims, dict) and claims.get("iss") == self.settings.issuer and _admits(header, types)):
             return None
         key = await self._keys.key(header["kid"])
-        if key is None or not jws.validate_compact(signed, key, self._settings.algorithms):
+        if key is None or not jws.validate_compact(signed, key, self.settings.algorithms):
             return None
-        self._rules.validate(claims)
+        rules: dict[str, Any] = {name: {"essential": True} for name in ("exp", "iat", "sub")}
+        rules["iss"] = {"essential": True, "value": self.settings.issuer}
+        rules["aud"] = {"essential": True, "value": audience}
+        JWTClaimsRegistry(leeway=LEEWAY, **rules).validate(claims)
         return claims
 
-    def _admits(self, header: Mapping[str, Any]) -> bool:
-        return (
-            _HEADER.issuperset(header)
-            and isinstance(header.get("kid"), str)
-            and str(header.get("typ")).lower() in _TYPES
-        )
-
     def _principal(self, claims: Mapping[str, Any]) -> Principal:
-        mapped = {name: _claim_of(claims, source) for name, source in self._settings.claims.items()}
+        mapped = {name: _claim_of(claims, source) for name, source in self.settings.claims.items()}
         mapped |= {name: claims.get(name) for name in _IDENTITY}
         session = Session.read({"claims": {name: value for name, value in mapped.items() if value is not None}})
         _ = session.subject  # Reading the subject raises an error if the subject may be confused with another.
-        tenant = self._settings.tenant
+        tenant = self.settings.tenant
         stated = claims.get("scope", claims.get("scp"))
         named = stated.split(" ") if isinstance(stated, str) else stated if isinstance(stated, list) else []
+        scope_names = tuple(name for name in self.settings.scopes if name in named)
         return Principal(
             # The principal's id depends on the client, so that one client of a person cannot finish the calls of
             # another.
@@ -99,10 +96,20 @@ class OidcAuthenticator:
                 [tenant, claims["iss"], claims["sub"], str(claims.get("azp") or claims.get("client_id"))]
             ).decode(),
             tenant,
-            frozenset(scope for name, scopes in self._settings.scopes.items() if name in named for scope in scopes),
+            frozenset(scope for name in scope_names for scope in self.settings.scopes[name]),
             session.claims,
             expires_at=claims["exp"] + LEEWAY,
+            provider=self.settings.key,
+            scope_names=scope_names,
         )
+
+
+def _admits(header: Mapping[str, Any], types: Sequence[str]) -> bool:
+    return (
+        _HEADER.issuperset(header)
+        and isinstance(header.get("kid"), str)
+        and str(header.get("typ", "")).lower() in types
+    )
 
 
 class _ProviderKeys:
@@ -136,8 +143,8 @@ class _ProviderKeys:
         if is_current or now < self._not_before:
             return
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS), httpx.AsyncClient(timeout=None) as client:  # noqa: S113 - bounded
-                self._keys = _public_keys(await _document(client, self._settings.jwks_url))
+            async with provider_client() as client:
+                self._keys = _public_keys(await json_document(client.stream("GET", self._settings.jwks_url)))
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
             _log.error("the keys of %s cannot be read: %s", self._settings.issuer, str(error) or type(error).__name__)
             # The pause between fetches starts now, so that waiting requests fail at once instead of fetching one after
@@ -147,10 +154,18 @@ class _ProviderKeys:
             self._fetched_at, self._not_before = now, now + _PAUSE_SECONDS
 
 
-async def _document(client: httpx.AsyncClient, url: str) -> dict[str, Any]:
-    """Return the JSON object at a URL without following redirects. Raise ValueError for any other answer."""
+@asynccontextmanager
+async def provider_client() -> AsyncIterator[httpx.AsyncClient]:
+    """Open a client for a provider. All requests together may take five seconds, else it raises TimeoutError."""
+    async with asyncio.timeout(_ANSWER_SECONDS), httpx.AsyncClient(timeout=None) as client:  # noqa: S113 - bounded
+        yield client
+
+
+async def json_document(request: AbstractAsyncContextManager[httpx.Response]) -> dict[str, Any]:
+    """Return the JSON object that answers a streamed request. Raise ValueError for a redirect or any other answer."""
     body = bytearray()
-    async with client.stream("GET", url, headers={"Accept": "application/json"}) as response:
+    async with request as response:
+        url = response.url
         if response.status_code != httpx.codes.OK:
             raise ValueError(f"{url} answered {response.status_code}")
         async for piece in response.aiter_bytes():

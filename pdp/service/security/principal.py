@@ -18,11 +18,20 @@ class Scope(StrEnum):
     ASSERT = "assert"
 
 
+class BrowserSession(StrEnum):
+    """The kind of a browser session. `API` can only read `/v1/...`, `CONSOLE` can only use the console."""
+
+    API = "browser session"
+    CONSOLE = "console session"
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The verified holder of a token. The token expires at `expires_at` (seconds since 1970). A person has `claims`.
 
-    Only the principal that began a call can continue it. `cookie` marks a browser session, which can only read.
+    Only the principal that began a call can continue it. `session` is set if the token belongs to a browser session.
+    `auth_time` is when the person last signed in at an identity provider, in seconds since 1970. `provider` is the key
+    of the provider's settings, and `scope_names` are its scopes from which `scopes` were mapped.
     """
 
     id: str
@@ -30,7 +39,10 @@ class Principal:
     scopes: frozenset[Scope]
     claims: Mapping[str, Any]
     expires_at: float = math.inf
-    cookie: bool = False
+    session: BrowserSession | None = None
+    auth_time: float | None = None
+    provider: str | None = None
+    scope_names: tuple[str, ...] = ()
 
 
 class Authenticator(Protocol):

@@ -10,7 +10,8 @@ from starlette.responses import Response
 from pdp.service.errors import HttpError
 from pdp.service.models.tokens import NewToken, TokenList, TokenOrder
 from pdp.service.requests import Administrator, AnyHolder, ServiceRoute
-from pdp.service.security.tokens import COOKIE, issue_token, token_event
+from pdp.service.security.principal import BrowserSession
+from pdp.service.security.tokens import COOKIE, issue_token, public_id, token_event
 from pdp.service.state import Caller, service_of
 
 router = APIRouter(route_class=ServiceRoute, tags=["tokens"])
@@ -44,7 +45,7 @@ async def revoke_token(request: Request, by: Administrator, token_id: str) -> No
 async def open_session(request: Request, by: AnyHolder, response: Response) -> None:
     """Open a browser session: a read-only cookie for one hour, with the rights of the token."""
     service = service_of(request)
-    token = await service.tokens.open_session(by.principal)
+    token = await service.tokens.open_session(by.principal, BrowserSession.API)
     secure = service.settings.url.startswith("https:")
     response.set_cookie(COOKIE, token, secure=secure, httponly=True, samesite="strict")
 
@@ -55,9 +56,9 @@ async def end_session(request: Request, response: Response) -> None:
     tokens = service_of(request).tokens
     token = request.cookies.get(COOKIE, "")
     principal = await tokens.principal(token)
-    if principal is None or not principal.cookie:
+    if principal is None or principal.session is not BrowserSession.API:
         raise HttpError(401, "the request has no valid browser session", headers={"WWW-Authenticate": "Bearer"})
-    await tokens.revoke(token.removeprefix("pdp_")[:16], principal.tenant)
+    await tokens.revoke(public_id(token), principal.tenant)
     response.delete_cookie(COOKIE)
 
 

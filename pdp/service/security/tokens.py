@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -25,15 +26,16 @@ from pdp.errors import UsageError
 from pdp.json import canonical, frozen
 from pdp.project.resources import open_stores
 from pdp.service.models.tokens import LIFETIME, TokenOrder
-from pdp.service.security.principal import Principal, Scope
+from pdp.service.security.principal import BrowserSession, Principal, Scope
 from pdp.session import Session
 from pdp.stores.sql.tokens import SqlTokens, TokenRecord
 
 if TYPE_CHECKING:  # The settings are not imported, so that `pdp token` works without the extra `service`.
-    from pdp.service.settings import ServiceSettings
+    from pdp.service.settings import OidcSettings, ServiceSettings
 
 COOKIE: Final = "pdp_session"
-_SESSION_SECONDS: Final = 3600
+_NOT_IN_SESSIONS: Final = frozenset((Scope.ADMIN, Scope.ASSERT))
+_SESSION_SECONDS: Final = {BrowserSession.API: 3600, BrowserSession.CONSOLE: 8 * 3600}
 # The maximum number of seconds until this process notices a revocation by another process.
 _REMEMBERED_SECONDS: Final = 5.0
 _MOST: Final = 10_000  # The maximum number of tokens kept in memory.
@@ -42,10 +44,14 @@ _TOKEN: Final = re.compile(r"pdp_([0-9a-f]{16})[A-Za-z0-9_-]{43}", re.ASCII)
 
 
 class TokenAuthenticator:
-    """Authenticates the service's own tokens, which are in the store `tokens`, for all tenants of one process."""
+    """Authenticates the service's own tokens, which are in the store `tokens`, for all tenants of one process.
 
-    def __init__(self, tokens: SqlTokens) -> None:
+    `oidc` are the providers whose holders of tokens may open browser sessions.
+    """
+
+    def __init__(self, tokens: SqlTokens, oidc: Iterable[OidcSettings] = ()) -> None:
         self.tokens = tokens
+        self._scopes_by_name = {provider.key: provider.scopes for provider in oidc}
         self._remembered: OrderedDict[str, tuple[Principal, float]] = OrderedDict()
 
     async def principal(self, token: str) -> Principal | None:
@@ -61,7 +67,9 @@ class TokenAuthenticator:
             if record is None or not hmac.compare_digest(record.secret_digest, digest) or record.revoked_at is not None:
                 self._remembered.pop(digest, None)
                 return None
-            principal = _principal(record)
+            principal = self._principal(record)
+            if principal is None:
+                return None
             self._remembered[digest] = (principal, asked_at + _REMEMBERED_SECONDS)
             self._remembered.move_to_end(digest)
             if len(self._remembered) > _MOST:
@@ -76,22 +84,48 @@ class TokenAuthenticator:
         self._remembered.clear()
         return revoked
 
-    async def open_session(self, principal: Principal) -> str:
-        """Return a token for a browser session, which ends after an hour, or earlier with the principal's token."""
-        scopes = sorted(principal.scopes - {Scope.ADMIN, Scope.ASSERT})
-        seconds = min(_SESSION_SECONDS, principal.expires_at - time.time())
-        record, token = _new(
-            principal.tenant, "browser session", scopes, principal.claims, seconds=seconds, principal=principal.id
-        )
+    async def open_session(self, principal: Principal, kind: BrowserSession) -> str:
+        """Return a token for a browser session. It ends after an hour, in the console after eight.
+
+        The session ends earlier if the principal's token expires or is revoked.
+        """
+        scopes = sorted(principal.scopes - _NOT_IN_SESSIONS) if principal.provider is None else principal.scope_names
+        seconds = min(_SESSION_SECONDS[kind], principal.expires_at - time.time())
+        record, token = _new(principal.tenant, kind, scopes, principal.claims, seconds=seconds, principal=principal.id)
+        record = replace(record, auth_time=principal.auth_time, provider=principal.provider)
         await asyncio.to_thread(self.tokens.add, record)
         return token
+
+    def _principal(self, record: TokenRecord) -> Principal | None:
+        claims = record.claims
+        if claims and record.principal is None:
+            # `jti` is needed to distinguish two tokens of one person when the person approves.
+            claims = {**claims, "jti": record.id}
+        if record.provider is None:
+            scopes = frozenset(scope for scope in Scope if scope in record.scopes)
+        elif record.provider in self._scopes_by_name:
+            # The present settings map the provider's scopes, so that a right ends when its mapping is removed.
+            by_name = self._scopes_by_name[record.provider]
+            scopes = frozenset(scope for name in record.scopes for scope in by_name.get(name, ())) - _NOT_IN_SESSIONS
+        else:
+            return None
+        return Principal(
+            record.principal or record.id,
+            record.tenant,
+            scopes,
+            frozen(claims),
+            expires_at=record.expires_at,
+            session=None if record.principal is None else BrowserSession(record.name),
+            auth_time=record.auth_time,
+            provider=record.provider,
+        )
 
 
 def open_tokens(settings: ServiceSettings, owned: ExitStack) -> TokenAuthenticator:
     """Open the token store: the setting `store`, else the store of the tenant `default`, else of the first tenant."""
     tenants = settings.tenants
     url = settings.store or tenants.get("default", next(iter(tenants.values()))).store
-    return TokenAuthenticator(open_stores(url, owned).tokens)
+    return TokenAuthenticator(open_stores(url, owned).tokens, settings.oidc)
 
 
 def issue_token(tokens: SqlTokens, tenant: str, order: TokenOrder | Mapping[str, Any]) -> tuple[TokenRecord, str]:
@@ -107,6 +141,11 @@ def issue_token(tokens: SqlTokens, tenant: str, order: TokenOrder | Mapping[str,
     made = _new(tenant, wanted.name, sorted(set(wanted.scopes)), session.claims, seconds=wanted.expires_in)
     tokens.add(made[0])
     return made
+
+
+def public_id(token: str) -> str:
+    """Return the id of a token, which is its public part."""
+    return token.removeprefix("pdp_")[:16]
 
 
 def token_event(
@@ -144,21 +183,6 @@ def _new(
         token_id, tenant, _digest(token), name, tuple(scopes), orjson.loads(canonical(claims)), now, now + seconds,
         principal=principal,
     ), token  # fmt: skip
-
-
-def _principal(record: TokenRecord) -> Principal:
-    claims = record.claims
-    if claims and record.principal is None:
-        # `jti` is needed to distinguish two tokens of one person when the person approves.
-        claims = {**claims, "jti": record.id}
-    return Principal(
-        record.principal or record.id,
-        record.tenant,
-        frozenset(scope for scope in Scope if scope in record.scopes),
-        frozen(claims),
-        expires_at=record.expires_at,
-        cookie=record.principal is not None,
-    )
 
 
 def _digest(token: str) -> str:

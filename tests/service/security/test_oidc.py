@@ -5,7 +5,6 @@ import hashlib
 import hmac
 import json
 import logging
-import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,8 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from joserfc import jws
-from joserfc.jwk import ECKey, Key, OctKey, RSAKey
+from joserfc.jwk import OctKey, RSAKey
 
 from pdp.gateway.principal import Verifier
 from pdp.service.errors import HttpError
@@ -23,77 +21,18 @@ from pdp.service.security import oidc
 from pdp.service.security.oidc import OidcAuthenticator
 from pdp.service.security.principal import Principal, Scope
 from pdp.service.settings import OidcSettings, ServiceSettings
+from tests.support.servers.identity_provider import FIRST, KEYS, NOW, SECOND, Provider, identity_provider
 from tests.support.service import service, tenant_on
-
-KEYS = "/keys"
-FIRST, SECOND = RSAKey.generate_key(2048, {"kid": "first"}), ECKey.generate_key("P-256", {"kid": "second"})
-NOW = int(time.time())
-
-
-class Provider:
-    """A simulated provider. `answers` maps paths to statuses and bodies. `asked` lists the requested paths."""
-
-    def __init__(self, server: ThreadingHTTPServer) -> None:
-        self.url = f"http://127.0.0.1:{server.server_port}"
-        self.asked: list[str] = []
-        self.answers: dict[str, tuple[int, bytes]] = {}
-        self.publish(FIRST)
-
-    def put(self, path: str, value: object, status: int = 200) -> None:
-        self.answers[path] = (status, json.dumps(value).encode())
-
-    def publish(self, *keys: Key, **fields: Any) -> None:
-        self.put(KEYS, {"keys": [{**key.as_dict(private=False), **fields} for key in keys]})
-
-    def settings(self, **changes: Any) -> dict[str, Any]:
-        return {
-            "issuer": self.url, "audience": "pdp", "jwks_url": self.url + KEYS,
-            "scopes": {"wires": ("propose", "decide"), "audit": ("audit",)},
-            "claims": {"roles": "/realm_access/roles", "emts": "https://example.com/emts", "sub": "email"}, **changes,
-        }  # fmt: skip
-
-    def opened(self, **changes: Any) -> OidcAuthenticator:
-        return OidcAuthenticator(OidcSettings(**self.settings(**changes)))
-
-    def claims(self, **changes: Any) -> dict[str, Any]:
-        stated = {
-            "iss": self.url, "aud": ["pdp", "else"], "sub": "officer-123", "iat": NOW, "exp": NOW + 86_400,
-            "azp": "agent", "jti": "t-1", "scope": "openid wires", "email": "chief@example.com",
-            "realm_access": {"roles": ["payments.officer"]}, "https://example.com/emts": {"payments.lookup": True},
-            **changes,
-        }  # fmt: skip
-        return {name: value for name, value in stated.items() if value is not None}
-
-    def token(self, key: Key = FIRST, header: dict[str, Any] | None = None, **changes: Any) -> str:
-        protected = {"alg": "RS256", "kid": "first", "typ": "at+jwt", **(header or {})}
-        return jws.serialize_compact(
-            {name: value for name, value in protected.items() if value is not None},
-            json.dumps(self.claims(**changes)), key, algorithms=["RS256", "RS512", "PS256", "ES256", "HS256"],
-        )  # fmt: skip
 
 
 @pytest.fixture
 def provider() -> Iterator[Provider]:
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            made.asked.append(self.path)
-            status, body = made.answers.get(self.path, (404, b""))
-            self.send_response(status)
-            self.send_header("Location", made.url + KEYS)
-            self.end_headers()
-            self.wfile.write(body)
+    with identity_provider() as running:
+        yield running
 
-        def log_message(self, *_: object) -> None:
-            pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    made = Provider(server)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield made
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def opened(provider: Provider, **changes: Any) -> OidcAuthenticator:
+    return OidcAuthenticator(OidcSettings(**provider.settings(**changes)))
 
 
 def encoded(value: object) -> str:
@@ -108,15 +47,16 @@ async def test_verified_token_gives_a_principal_with_scopes_and_claims(provider:
     expected = Principal(
         f'["default","{provider.url}","officer-123","agent"]', "default",
         frozenset({Scope.PROPOSE, Scope.DECIDE}), claims, expires_at=NOW + 86_430,
+        provider=f'["{provider.url}","pdp","default"]', scope_names=("wires",),
     )  # fmt: skip
-    knows = provider.opened()
+    knows = opened(provider)
 
     assert [await knows.principal(provider.token()) for _ in range(3)] == [expected] * 3
     assert provider.asked == [KEYS]
 
 
 async def test_gateway_accepts_only_tokens_of_its_tenant(provider: Provider) -> None:
-    knows, token = provider.opened(tenant="acme"), provider.token()
+    knows, token = opened(provider, tenant="acme"), provider.token()
 
     assert await Verifier([knows], "default").verify_token(token) is None
     accepted = await Verifier([knows], "acme").verify_token(token)
@@ -137,7 +77,7 @@ async def test_gateway_accepts_only_tokens_of_its_tenant(provider: Provider) -> 
 async def test_token_scopes_are_mapped_by_the_settings(
     provider: Provider, stated: dict[str, Any], scopes: set[Scope]
 ) -> None:
-    principal = await provider.opened().principal(provider.token(**stated))
+    principal = await opened(provider).principal(provider.token(**stated))
 
     assert principal is not None
     assert principal.scopes == scopes
@@ -149,9 +89,9 @@ async def test_only_configured_algorithms_are_accepted(provider: Provider, algor
     key = SECOND if algorithm == "ES256" else FIRST
     token = provider.token(key, {"alg": algorithm, "kid": key.kid, "typ": "JWT"})
 
-    assert await provider.opened(algorithms=(algorithm,)).principal(token) is not None
+    assert await opened(provider, algorithms=(algorithm,)).principal(token) is not None
     others = tuple({"RS256", "PS256", "ES256"} - {algorithm})
-    assert await provider.opened(algorithms=others).principal(token) is None
+    assert await opened(provider, algorithms=others).principal(token) is None
 
 
 HEADERS: list[dict[str, Any]] = [
@@ -176,7 +116,7 @@ async def test_invalid_token_headers_are_rejected(provider: Provider, header: di
     signature = FIRST.private_key.sign(start.encode(), *_rs256())
     token = f"{start}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
 
-    assert await provider.opened().principal(token) is None
+    assert await opened(provider).principal(token) is None
 
 
 def _rs256() -> Any:
@@ -188,17 +128,17 @@ def _rs256() -> Any:
 
 @pytest.mark.parametrize("claims", CLAIMS, ids="-".join)
 async def test_invalid_token_claims_are_rejected(provider: Provider, claims: dict[str, Any]) -> None:
-    assert await provider.opened().principal(provider.token(**claims)) is None
+    assert await opened(provider).principal(provider.token(**claims)) is None
 
 
 async def test_token_is_accepted_despite_a_small_clock_difference(provider: Provider) -> None:
-    knows, now = provider.opened(), int(time.time())
+    knows, now = opened(provider), int(time.time())
 
     assert await knows.principal(provider.token(exp=now - 10, iat=now + 20, nbf=now + 20)) is not None
 
 
 async def test_forged_tokens_are_rejected(provider: Provider) -> None:
-    knows, token = provider.opened(), provider.token()
+    knows, token = opened(provider), provider.token()
     head, body, signature = token.split(".")
     other = RSAKey.generate_key(2048, {"kid": "first"})
     public = FIRST.as_pem(private=False)
@@ -221,20 +161,20 @@ async def test_forged_tokens_are_rejected(provider: Provider) -> None:
 
 async def test_verifier_ignores_unusable_keys_of_the_provider(provider: Provider) -> None:
     provider.publish(FIRST, use="enc")
-    assert await provider.opened().principal(provider.token()) is None
+    assert await opened(provider).principal(provider.token()) is None
     good = FIRST.as_dict(private=False)
     secret: dict[str, Any] = {"kty": "oct", "kid": "secret", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldA"}
     provider.put(
         KEYS, {"keys": [3, {"kty": "RSA", "kid": "bad", "n": "x"}, {"kty": "new", "kid": "new"}, secret, good]}
     )
-    knows = provider.opened()
+    knows = opened(provider)
     assert await knows.principal(provider.token()) is not None
     assert await knows.principal(provider.token(OctKey.import_key(secret), {"alg": "HS256", "kid": "secret"})) is None
 
 
 async def test_verifier_fetches_keys_again_after_rotation(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = _Clock(monkeypatch)
-    knows = provider.opened()
+    knows = opened(provider)
     by_second = provider.token(SECOND, {"alg": "ES256", "kid": "second"})
     assert await knows.principal(provider.token()) is not None
     # Even if many tokens name an unknown key, the verifier fetches the keys only once in 30 s.
@@ -256,7 +196,7 @@ async def test_cached_keys_are_used_while_the_provider_is_down(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = _Clock(monkeypatch)
-    knows, late = provider.opened(), provider.opened()
+    knows, late = opened(provider), opened(provider)
     assert await knows.principal(provider.token()) is not None
     provider.answers.clear()
     for _ in range(2):
@@ -289,7 +229,7 @@ async def test_invalid_key_documents_are_logged(
     provider.answers[KEYS] = (status, body)
     token = provider.token()
     with pytest.raises(HttpError), caplog.at_level(logging.ERROR, "pdp.service"):
-        await provider.opened().principal(token)
+        await opened(provider).principal(token)
 
     assert [record.getMessage() for record in caplog.records] == [
         f"the keys of {provider.url} cannot be read: {error.replace('{0}', provider.url)}"
@@ -303,11 +243,11 @@ async def test_key_request_to_an_unresponsive_provider_times_out(
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as silent:
         url = f"http://127.0.0.1:{silent.server_port}"
         with pytest.raises(HttpError):
-            await provider.opened(jwks_url=url).principal(provider.token())
+            await opened(provider, jwks_url=url).principal(provider.token())
 
 
 async def test_token_of_another_issuer_triggers_no_key_request(provider: Provider) -> None:
-    assert await provider.opened().principal(provider.token(iss="https://other.example")) is None
+    assert await opened(provider).principal(provider.token(iss="https://other.example")) is None
     assert provider.asked == []
 
 
@@ -320,7 +260,7 @@ async def test_service_accepts_an_oidc_token_over_http(provider: Provider, tmp_p
         held = await served.service.tokens.principal(cookie)
         statuses = [(await one.get("/v1/tokens")).status_code for one in (client, forged, own)]
         provider.answers.clear()
-        served.service.authenticators[1:] = [provider.opened()]
+        served.service.authenticators[1:] = [opened(provider)]
         down = await client.get("/v1/tokens")
 
         assert held is not None
@@ -342,9 +282,12 @@ def test_invalid_oidc_settings_are_rejected(provider: Provider, tmp_path: Path) 
         ({"algorithms": ("HS256",)}, "Input should be 'RS256', 'PS256' or 'ES256'"),
         ({"scopes": {"wires": ("root",)}}, "Input should be 'decide', 'propose'"),
         ({"tenant": "other"}, "unknown tenant other; add it to tenants"),
+        ({"console": {"client_id": "public"}}, "set client_secret for each of them"),
     ):
+        console = {"client_id": "pdp", "client_secret": "secret"}
+        other = provider.settings(issuer="https://other.example", console=console)
         with pytest.raises(ValueError, match=message):
-            ServiceSettings.model_validate({"tenants": tenants, "oidc": (provider.settings(**changes),)})
+            ServiceSettings.model_validate({"tenants": tenants, "oidc": (other, provider.settings(**changes))})
 
 
 class _Clock:

@@ -15,7 +15,7 @@ from sqlalchemy import text
 from pdp.clock import to_seconds
 from pdp.errors import UsageError
 from pdp.service.security import tokens as tokens_module
-from pdp.service.security.principal import Principal, Scope
+from pdp.service.security.principal import BrowserSession, Principal, Scope
 from pdp.service.security.tokens import TokenAuthenticator, first_token, issue_token
 from pdp.stores.sql.database import Database
 from pdp.stores.url import OpenStores
@@ -195,7 +195,7 @@ async def test_browser_session_can_read_but_not_change_data(served: ServedApp) -
     assert cookie == f"pdp_session={token}; HttpOnly; Path=/; SameSite=strict"
     assert (opened.status_code, opened.content) == (204, b"")
     assert held == Principal(
-        root.id, "default", frozenset({Scope.APPROVE, Scope.AUDIT}), root.claims, held.expires_at, cookie=True
+        root.id, "default", frozenset({Scope.APPROVE, Scope.AUDIT}), root.claims, held.expires_at, BrowserSession.API
     )
     assert root.claims == {**OFFICER, "jti": root.id}
     browser, as_bearer = served.client(token=""), served.client(token=token)
