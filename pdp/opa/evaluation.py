@@ -14,7 +14,7 @@ from pdp.json import canonical
 from pdp.opa.modules import write_texts
 from pdp.opa.program import run_opa
 
-_TIMEOUT: Final = 300.0
+TIMEOUT: Final = 300.0
 _DECISION: Final = "data.authz.decision"
 _AT_RUN_TIME: Final = "eval_"
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -52,7 +52,7 @@ class Evaluator(ExitStack):
     """
 
     def __init__(
-        self, opa: Path, modules: Mapping[str, str], data: Mapping[str, Any], *, timeout: float = _TIMEOUT
+        self, opa: Path, modules: Mapping[str, str], data: Mapping[str, Any], *, timeout: float = TIMEOUT
     ) -> None:
         self._opa, self._modules, self._timeout = opa, frozenset(modules), timeout
         super().__init__()

@@ -6,6 +6,7 @@ faults of a file. Functions that compile or read a bundle raise `BundleError`; f
 
 engines     names and time limits of the engines that scenarios run on
 shown_file  format file names, line numbers and text for reports
+playground  decide one call with an edited manifest entry and an edited concern
 rego_edits  edits that each break one place of a Rego module
 rego_forms  canonical forms of rules, to compare two policies
 bundles     a folder: sign, publish and inspect bundles

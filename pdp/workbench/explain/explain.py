@@ -11,6 +11,7 @@ from pdp.decision import Reason
 from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError
 from pdp.flow.evaluation import Evaluation
 from pdp.json import canonical
+from pdp.opa.evaluation import TIMEOUT
 from pdp.opa.modules import Module
 from pdp.opa.rules import RuleSite, rule_sites, sites_by_code
 from pdp.workbench.explain.trace import Condition, RuleRun, trace
@@ -60,8 +61,12 @@ def explain(
     opa: Path | None,
     *,
     sensitive: Collection[str] = (),
+    timeout: float = TIMEOUT,
 ) -> Explanation:
-    """Explain an evaluation. Values of `sensitive` arguments are masked. Without OPA, rules cannot be explained."""
+    """Explain an evaluation. Values of `sensitive` arguments are masked. Without OPA, rules cannot be explained.
+
+    `timeout` limits each run of OPA in seconds.
+    """
     rules: tuple[RuleRun, ...] = ()
     unknown: str | None = None
     request = evaluation.request
@@ -70,7 +75,7 @@ def explain(
             # If the engine failed, OPA would also fail or time out on this request.
             unknown = ": the policy made no decision"
         else:
-            rules, unknown = trace(opa, modules, traced_data(data, request), canonical(request))
+            rules, unknown = trace(opa, modules, traced_data(data, request), canonical(request), timeout)
     mask = Mask(sensitive, request["context"]["arguments"] if request is not None else {})
     rules = tuple(replace(run, stopped=run.stopped and _masked(run.stopped, mask)) for run in rules)
     return Explanation(mask.text(_line(evaluation, modules)), evaluation, _checks(evaluation), mask, rules, unknown)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pdp.errors import EngineTimeoutError, UsageError
-from pdp.opa.evaluation import Evaluator
+from pdp.opa.evaluation import TIMEOUT, Evaluator
 from pdp.opa.modules import Module
 from pdp.opa.program import WITHOUT_OPA
 from pdp.opa.rules import RuleSite, rule_sites
@@ -68,14 +68,19 @@ class RuleRun:
 
 
 def trace(
-    opa: Path | None, modules: Mapping[str, Module], data: Mapping[str, Any], body: bytes
+    opa: Path | None,
+    modules: Mapping[str, Module],
+    data: Mapping[str, Any],
+    body: bytes,
+    timeout: float = TIMEOUT,
 ) -> tuple[tuple[RuleRun, ...], str | None]:
     """Return how each rule ran for a request, and None; if that is unknown, return no rules and the reason."""
     if opa is None:
         return (), WITHOUT_OPA
     sites = rule_sites(modules)
     try:
-        with Evaluator(opa, {path: module.text for path, module in modules.items()}, data) as evaluator:
+        texts = {path: module.text for path, module in modules.items()}
+        with Evaluator(opa, texts, data, timeout=timeout) as evaluator:
             stream = _Stream(evaluator.query(_QUERY, body, *_OPTIONS).get("explanation") or [], modules)
             for site in sites:
                 # The first run collects the references that conditions read; their values are then queried.
