@@ -16,7 +16,7 @@ from pdp.contract.checks import Checked
 from pdp.json import canonical, digest
 from pdp.manifest.fields import duration_seconds
 from pdp.manifest.model import Limit
-from pdp.request import Request
+from pdp.request import Entity, Request
 from pdp.session import Session
 
 # The largest total that a limit counts, in units. JSON represents every whole number up to this total exactly.
@@ -123,17 +123,25 @@ def spendings(checked: Checked, session: Session, request: Request, tenant: str,
     limits = (limit for limit in checked.tool.entry.limits if limit.per is not None)
     for name, group in groupby(limits, key=lambda limit: limit.limit):
         first, *more = group
-        unit, window = Decimal("1" if first.count else first.unit or _UNIT), Window.of(first)
         take, problem = None, ""
         try:
-            holder = _holder(first, checked, session, request)
-            names = canonical([tenant, name, first.per, holder, str(unit), *window]).decode()
-            nothing = Take(digest(names.encode()), names, 0, window)
-            take = nothing if replayed else _with_amount(nothing, (first, *more), arguments, unit)
+            nothing = nothing_of(first, checked.tool.entry.name, session, request.resource, tenant)
+            take = nothing if replayed else _with_amount(nothing, (first, *more), arguments, _unit(first))
         except ValueError as error:
             problem = str(error)
-        result.append(Spending(name, unit, take, problem, replayed and take is not None))
+        result.append(Spending(name, _unit(first), take, problem, replayed and take is not None))
     return result
+
+
+def nothing_of(limit: Limit, tool: str, session: Session, resource: Entity | None, tenant: str) -> Take:
+    """Return the `Take` of nothing from the budget of a limit. Raise ValueError if its holder is not known."""
+    holder, window = _holder(limit, tool, session, resource), Window.of(limit)
+    names = canonical([tenant, limit.limit, limit.per, holder, str(_unit(limit)), *window]).decode()
+    return Take(digest(names.encode()), names, 0, window)
+
+
+def _unit(limit: Limit) -> Decimal:
+    return Decimal("1" if limit.count else limit.unit or _UNIT)
 
 
 def _with_amount(take: Take, limits: Sequence[Limit], arguments: Mapping[str, Any], unit: Decimal) -> Take:
@@ -144,14 +152,16 @@ def _with_amount(take: Take, limits: Sequence[Limit], arguments: Mapping[str, An
     return take._replace(amount=amount, currency=currency)
 
 
-def _holder(limit: Limit, checked: Checked, session: Session, request: Request) -> list[str]:
-    """Return the holder of the call's budget, such as the subject. Raise ValueError if a run's budget has no run id."""
+def _holder(limit: Limit, tool: str, session: Session, resource: Entity | None) -> list[str]:
+    """Return the holder of the call's budget, such as the subject. Raise ValueError without its run id or resource."""
     claims = session.claims
     subject = str(claims.get("sub"))
     if limit.per == "tool":
-        return [checked.tool.entry.name]
+        return [tool]
     if limit.per == "resource":
-        return [*request.resource[:2]]
+        if resource is None:
+            raise ValueError("the resource is not known")
+        return [*resource[:2]]
     if limit.per == "agent":
         # If the claims name no agent, the subject itself is the actor.
         act = claims.get("act")

@@ -4,7 +4,7 @@ Source: tool registry document (the model sees only tools that it could use) and
 """
 
 import logging
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -15,7 +15,7 @@ from pdp.contract.compiled import CompiledManifest, CompiledTool
 from pdp.contract.invariants import respelt
 from pdp.contract.plan import CheckedPlan, validate_plan
 from pdp.contract.request import call_digest
-from pdp.decision import Decision, Verdict, denied, new_id
+from pdp.decision import Decision, Reason, Verdict, denied, new_id
 from pdp.engine.protocol import PLAN, REQUEST_INVALID
 from pdp.errors import AuditError
 from pdp.flow.drive import Question, Step
@@ -53,42 +53,72 @@ _ANY_RUN: Final = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The answer about calls of a tool whose arguments are not known.
+
+    `decision` is about a call without arguments. `depends_on` names the arguments that the entry's rules read, and the
+    limits that count calls.
+    """
+
+    visibility: Visibility
+    decision: Decision
+    depends_on: frozenset[str] = frozenset()
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """The reasons of a decision that is no ALLOW; for a tool that is never visible, those that say why, if any."""
+        if self.decision.verdict is Verdict.ALLOW:
+            return ()
+        never = tuple(each for each in self.decision.reasons if each.code in _WHATEVER_THE_ARGUMENTS)
+        return never if never and self.visibility is Visibility.NEVER else self.decision.reasons
+
+
 def visible(session: Session, manifest: CompiledManifest, now: float) -> Generator[Step, Any, dict[str, Visibility]]:
     """Return whether the session's subject can call each tool, in the order of the manifest.
 
     ALLOW means that the baseline policies allow the tool without reading its arguments. Policies that you add may still
     deny a call because of its arguments. If a decision fails, the tool is NEVER.
     """
-    visibilities: dict[str, Visibility] = {}
-    for tool in filter(None, map(manifest.tool, manifest.manifest.tools)):
+    seen = yield from previews(session, session.subject, manifest, manifest.manifest.tools, now)
+    return {name: preview.visibility for name, preview in seen.items()}
+
+
+def previews(
+    session: Session, subject: Entity, manifest: CompiledManifest, names: Iterable[str], now: float
+) -> Generator[Step, Any, dict[str, Preview]]:
+    """Return the previews of the tools with these names for a subject, which may differ from the session's."""
+    seen: dict[str, Preview] = {}
+    for tool in filter(None, map(manifest.tool, names)):
         name = tool.entry.name
         try:
-            body = bounded(canonical(_probe(tool, session, now).as_json()))
-        except JsonValueError:
-            visibilities[name] = Visibility.NEVER
+            body = bounded(canonical(_probe(tool, session, now)._replace(subject=subject).as_json()))
+        except JsonValueError as error:
+            seen[name] = Preview(Visibility.NEVER, denied(REQUEST_INVALID, str(error)))
             continue
         decision: Decision = yield Question(body)
-        visibilities[name] = _visibility(tool, decision)
+        reads = _arguments_of(tool)
+        seen[name] = Preview(_visibility(decision, reads), decision, reads)
         if any(code.startswith("engine.") for code in decision.codes):
             # The engine has failed, so asking about the other tools would only cause more time-outs.
-            return dict.fromkeys(manifest.manifest.tools, Visibility.NEVER) | visibilities
-    return visibilities
+            return dict.fromkeys(names, Preview(Visibility.NEVER, decision)) | seen
+    return seen
 
 
-def _visibility(tool: CompiledTool, decision: Decision) -> Visibility:
-    if decision.verdict is Verdict.ALLOW and not _reads_arguments(tool):
+def _visibility(decision: Decision, reads: frozenset[str]) -> Visibility:
+    if decision.verdict is Verdict.ALLOW and not reads:
         return Visibility.ALLOW
     # If the engine itself failed, the denial does not depend on the arguments.
     for_any_arguments = decision.bundle_revision is None or not _WHATEVER_THE_ARGUMENTS.isdisjoint(decision.codes)
     return Visibility.NEVER if decision.verdict is Verdict.DENY and for_any_arguments else Visibility.DEPENDS
 
 
-def _reads_arguments(tool: CompiledTool) -> bool:
+def _arguments_of(tool: CompiledTool) -> frozenset[str]:
     entry = tool.entry
-    mappings = (*tool.resource.values(), *tool.context.values())
-    return bool(
-        entry.limits or entry.provenance.required or entry.roles or any(value.reads_arguments for value in mappings)
-    )
+    paths = (path for mapping in (*tool.resource.values(), *tool.context.values()) for path in mapping.paths)
+    mapped = (str(next(iter(path.steps), path.variable)) for path in paths if path.variable == "arguments")
+    limited = (limit.argument or limit.limit for limit in entry.limits)
+    return frozenset((*mapped, *limited, *entry.provenance.required, *(entry.roles or ())))
 
 
 def _probe(tool: CompiledTool, session: Session, now: float) -> Request:

@@ -26,6 +26,8 @@ from pdp.decision import new_id
 from pdp.errors import AuditError, EngineError, PdpError, StoreError, UsageError
 from pdp.service.approvals.routes import refused
 from pdp.service.approvals.sweep import background
+from pdp.service.console.page import PREFIX, error_page
+from pdp.service.console.sign_in.link import OneTimeLink
 from pdp.service.errors import HttpError, invalid
 from pdp.service.openapi import ROUTES, TITLE
 from pdp.service.settings import ServiceSettings
@@ -49,8 +51,11 @@ _HEADERS: Final = (
 _CSP: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 
 
-def create_app(settings: ServiceSettings) -> FastAPI:
-    """Return the HTTP application of one process. At startup, it stores the `Service` in `app.state.service`."""
+def create_app(settings: ServiceSettings, link: OneTimeLink | None = None) -> FastAPI:
+    """Return the HTTP application of one process. At startup, it stores the `Service` in `app.state.service`.
+
+    The console accepts `link`, whose session ends with the application.
+    """
     app = FastAPI(
         title=TITLE,
         lifespan=_lifespan,
@@ -61,7 +66,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
         # The telemetry of FastAPI is off, because `RequestMiddleware` records requests.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
-    app.state.settings = settings
+    app.state.settings, app.state.link = settings, link
     app.add_middleware(RequestMiddleware)
     for kind in (PdpError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _answer)
@@ -87,6 +92,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[dict[str, object]]:
             # The garbage collector skips all objects that exist at this point, because they are never freed.
             gc.freeze()
             yield {"ending": service.ending}
+            if app.state.link is not None:
+                await app.state.link.end(service)
 
 
 class RequestMiddleware:
@@ -110,8 +117,9 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status, own = message["status"], message["headers"]
-                csp = () if any(name == _CSP[0] for name, _ in own) else (_CSP,)
-                message["headers"] = [*own, (b"x-request-id", request_id), *_HEADERS, *csp]
+                names = {name for name, _ in own}
+                missing = [header for header in (*_HEADERS, _CSP) if header[0] not in names]
+                message["headers"] = [*own, (b"x-request-id", request_id), *missing]
             await send(message)
 
         tracer = scope["app"].state.service.tracer
@@ -133,6 +141,7 @@ class RequestMiddleware:
 
 async def _answer(request: Request, error: Exception) -> Response:
     """Return the HTTP response for an error: 400 for bad input, 503 if an engine or store is down, 500 for a bug."""
+    is_invalid = isinstance(error, RequestValidationError)
     if isinstance(error, RequestValidationError):
         error = invalid(error.errors())
     elif isinstance(error, ApprovalRefusedError):
@@ -149,6 +158,10 @@ async def _answer(request: Request, error: Exception) -> Response:
     if not isinstance(error, HttpError):
         _log.error("request failed with an unexpected error", exc_info=error)
         error = HttpError(500, "internal error; see the log of the service")
+    if request.scope["path"].startswith(PREFIX):
+        if is_invalid:
+            error.hint = None  # It names the document of the API.
+        return error_page(request, error)
     is_authzen = request.scope["path"].startswith(("/access/", "/.well-known/"))
     body: Any = error.message if is_authzen else error.as_json()
     return Response(orjson.dumps(body), error.status, error.headers, "application/json")

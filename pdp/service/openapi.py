@@ -19,6 +19,7 @@ from pdp.service import health, hooks, proposals
 from pdp.service.approvals import grants, inbox
 from pdp.service.approvals import routes as approvals
 from pdp.service.authzen import routes as authzen
+from pdp.service.console import routes as console
 from pdp.service.models import JsonObject
 from pdp.service.models.operation import ErrorAnswer
 from pdp.service.requests import ServiceRoute
@@ -156,5 +157,5 @@ _POLICY: Final = (
 router.routes.append(Mount("/docs", StaticFiles(packages=[("fastapi_offline", "static")])))
 
 _PARTS: Final = (authzen, proposals, health, hooks, inbox, approvals, grants, tokens)
-ROUTES: Final = [*(route for part in _PARTS for route in part.router.routes), *router.routes]
+ROUTES: Final = [*(route for part in _PARTS for route in part.router.routes), *router.routes, *console.ROUTES]
 """All routes of the application. They are tried in order, so frequent routes come first."""

@@ -84,7 +84,7 @@ async def test_service_allows_a_granted_command_once(served: ServedApp, cwd: str
     (approval,) = (await person.get("/v1/approvals")).json()["approvals"]
     assert held == denied(
         f"run_command: make waits for approval: ask the person to run `pdp approvals grant {approval['id']}` in their"
-        " own terminal, then make exactly the same call again."
+        f" own terminal, or to open {approval['url']}, then make exactly the same call again."
     )
     assert (await person.post(f"/v1/approvals/{approval['id']}/grant", json={})).status_code == 200
     assert await post(agent, bash(cwd, "make", "c-2")) == {}
