@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "token": "stores.token",
     "audit": "audit",
     "serve": "guard.serve",
+    "console": "guard.console",
     "hook": "guard.hook",
     "mcp-gateway": "guard.gateway",
 }

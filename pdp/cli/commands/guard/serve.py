@@ -19,22 +19,26 @@ if TYPE_CHECKING:
 
 app = command_app()
 
+ServedProject = Annotated[
+    Path | None, file_option("--project", help="The project file. Default: the nearest pdp.yaml.")
+]
+ServedStore = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="sqlite:///agent.db or postgresql://... Default: the project's store, or pdp.db beside the project.",
+    ),
+]
+
 
 @app.command("serve")
 def serve(
     config: Annotated[
         Path | None, file_option("--config", "-c", help="The service's configuration, YAML or JSON.")
     ] = None,
-    project: Annotated[
-        Path | None, file_option("--project", help="The project file. Default: the nearest pdp.yaml.")
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="sqlite:///agent.db or postgresql://... Default: the project's store, or pdp.db beside the project.",
-        ),
-    ] = None,
+    project: ServedProject = None,
+    store: ServedStore = None,
     engine: Annotated[EngineName | None, typer.Option("--engine", help="The engine. Default: the project's.")] = None,
     opa_url: OpaUrl = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on. Default: 127.0.0.1.")] = None,
@@ -54,8 +58,8 @@ def serve(
         from pdp.service.server import check_service, serve_until_ended  # noqa: PLC0415 - an optional extra
         from pdp.service.settings import DEFAULT_TENANT, read_settings  # noqa: PLC0415 - an optional extra
 
-    tenant = _stated(project=project and project.absolute(), store=store, engine=engine, opa_url=opa_url)
-    options = _stated(tenants=tenant and {DEFAULT_TENANT: tenant}, host=host, port=port, workers=workers)
+    tenant = stated(project=project and project.absolute(), store=store, engine=engine, opa_url=opa_url)
+    options = stated(tenants=tenant and {DEFAULT_TENANT: tenant}, host=host, port=port, workers=workers)
     settings = read_settings(config, options)
     if check_config:
         check_service(settings)
@@ -65,7 +69,8 @@ def serve(
         serve_until_ended(settings, partial(_greet, as_json=as_json))
 
 
-def _stated(**options: Any) -> dict[str, Any]:
+def stated(**options: Any) -> dict[str, Any]:
+    """Return the options that are set."""
     return {name: value for name, value in options.items() if value is not None and value != {}}
 
 
