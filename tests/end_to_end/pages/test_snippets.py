@@ -117,6 +117,9 @@ NOT_RUN = {
     ("docs/adapters.md", "needs its framework"),
     ("docs/bundles.md", "asks a server"),
     ("docs/bundles.md", "nginx is not installed"),
+    ("docs/chat.md", "needs the store of a service"),
+    ("docs/console.md", "needs the store of a service"),
+    ("docs/console.md", "opens a browser"),
     ("docs/gateway.md", "needs an MCP server"),
     ("docs/hooks.md", "changes settings of yours"),  # tests/hooks/install/test_story.py runs these snippets.
     ("docs/hooks.md", "installs packages"),
@@ -125,6 +128,7 @@ NOT_RUN = {
     ("docs/operations.md", "needs Docker"),
     ("docs/service.md", "asks a server"),
     ("docs/testing.md", "installs packages"),
+    ("docs/testing.md", "it needs Chromium"),
     ("docs/testing.md", "it takes minutes"),
     ("docs/testing.md", "resolves packages"),
     ("docs/service.md", "needs the store of a service"),
@@ -307,7 +311,7 @@ class Page:
             manifest = written(self.folder / "tools.yaml", {"manifest_version": "2026.01.1", "tools": tools})
             load_effective(manifest, file)
         else:
-            assert read_project(file).manifest is not None
+            assert read_project(file).model_fields_set == names
 
     def load_rules(self, part: dict[str, Any], file: Path) -> None:
         """Load a repository's rules for hooks. The rules may name tools of the starter files and of two MCP servers."""
