@@ -113,11 +113,22 @@ def _json(value: Any) -> str:
     return canonical(value).decode()
 
 
-def _duration(seconds: float) -> str:
-    for least, size, unit in ((172_800, 86_400, "days"), (7_200, 3_600, "h"), (60, 60, "min")):
+def in_largest_unit(seconds: float) -> tuple[int, str]:
+    """Return a duration rounded down in its largest unit: days, h, min or s. A negative duration is 0 s.
+
+    Examples:
+        >>> in_largest_unit(2465)
+        (41, 'min')
+    """
+    for unit, least, size in (("days", 172_800, 86_400), ("h", 7_200, 3_600), ("min", 60, 60)):
         if seconds >= least:
-            return f"{seconds // size:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"
+            return int(seconds // size), unit
+    return max(int(seconds), 0), "s"
+
+
+def _duration(seconds: float) -> str:
+    number, unit = in_largest_unit(seconds)
+    return f"{number} {unit}"
 
 
 def person_text(person: Person) -> str:

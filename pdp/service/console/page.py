@@ -11,15 +11,15 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from fastapi import Depends
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from pdp.client.client import is_this_machine
 from pdp.manifest.fields import duration_seconds
-from pdp.service.console.texts import TEXTS, text
-from pdp.service.console.visible import ago, duration, json_text, left, with_marks
+from pdp.service.console.texts import text
+from pdp.service.console.visible import ago, duration, json_text, left, shown_text, with_marks
 from pdp.service.errors import HttpError
 from pdp.service.requests import read_body
 from pdp.service.security.principal import BrowserSession, Principal, Scope
@@ -130,9 +130,7 @@ class ConsoleRoute(APIRoute):
             if needs is not None:
                 if viewer is None:
                     return _sign_in_first(request)
-                if needs.scopes and viewer.principal.scopes.isdisjoint(needs.scopes):
-                    names = " / ".join(needs.scopes)
-                    raise HttpError(403, text("error.scope", scope=names), hint=text("error.scope_hint"))
+                require_scope(viewer, *needs.scopes)
             return await handle(request)
 
         return handler
@@ -167,6 +165,20 @@ async def viewer_of(request: Request) -> Viewer | None:
     service.limiter.admit(principal)
     csrf = hmac.digest(token.encode(), b"console form", hashlib.sha256).hex()
     return Viewer(Caller(principal, service.tenants[principal.tenant]), csrf)
+
+
+def require_scope(viewer: Viewer, *scopes: Scope) -> None:
+    """Raise `HttpError` 403 unless the viewer's session has one of the scopes, if any are given."""
+    if scopes and viewer.principal.scopes.isdisjoint(scopes):
+        raise HttpError(403, text("error.scope", scope=" / ".join(scopes)), hint=text("error.scope_hint"))
+
+
+async def current_viewer(request: Request, viewer: Viewer) -> Viewer:
+    """Authenticate the viewer of a stream again. Raise `HttpError` 403 if the session has ended."""
+    now = await viewer_of(request)
+    if now is None or now.principal.id != viewer.principal.id:
+        raise HttpError(403, text("error.session"))
+    return now
 
 
 def check_origin(request: Request) -> None:
@@ -211,13 +223,6 @@ def own_page(address: str) -> str:
     return address if address.startswith(PREFIX) and "\\" not in address and address.isprintable() else PREFIX
 
 
-def _shown_text(name: str, /, **values: Any) -> str:
-    """Return a text with its values filled in. If a value is HTML, such as of `|visible`, the text becomes HTML."""
-    if any(isinstance(value, Markup) for value in values.values()):
-        return escape(TEXTS[name]).format_map(values)
-    return text(name, **values)
-
-
 _ENVIRONMENT: Final = Environment(
     loader=PackageLoader("pdp.service.console"),
     autoescape=True,
@@ -225,7 +230,7 @@ _ENVIRONMENT: Final = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.globals["t"] = _shown_text
+_ENVIRONMENT.globals["t"] = shown_text
 _ENVIRONMENT.filters |= {
     "visible": with_marks,
     "ago": ago,

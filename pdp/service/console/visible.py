@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from markupsafe import Markup, escape
 
+from pdp.approvals.sentence import in_largest_unit
 from pdp.json import canonical
-from pdp.service.console.texts import text
+from pdp.service.console.texts import TEXTS, text
 
 _LONGEST: Final = 4_000
 _LINE: Final = frozenset("\n\t")
@@ -42,6 +43,13 @@ def _marked(character: str) -> Markup:
     return Markup('<span class="cp">U+{:04X}</span>').format(ord(character))
 
 
+def shown_text(name: str, /, **values: Any) -> str:
+    """Return a text with its values filled in. If a value is HTML, such as of `|visible`, the text becomes HTML."""
+    if any(isinstance(value, Markup) for value in values.values()):
+        return escape(TEXTS[name]).format_map(values)
+    return text(name, **values)
+
+
 def json_text(value: Any) -> str:
     """Return a value as JSON, but a text as it is."""
     return value if isinstance(value, str) else canonical(value).decode()
@@ -59,7 +67,5 @@ def left(at: str) -> str:
 
 def duration(seconds: float) -> str:
     """Return a duration in its largest unit, such as `41 min`."""
-    for unit, least, size in (("days", 172_800, 86_400), ("hours", 7_200, 3_600), ("minutes", 60, 60)):
-        if seconds >= least:
-            return text(f"time.{unit}", n=int(seconds // size))
-    return text("time.seconds", n=max(int(seconds), 0))
+    number, unit = in_largest_unit(seconds)
+    return text(f"time.{unit}", n=number)

@@ -22,7 +22,7 @@ async def create_token(request: Request, by: Administrator, order: TokenOrder) -
     """Create a token for the administrator's tenant. Only this answer contains its secret."""
     store = service_of(request).tokens.tokens
     record, token = await asyncio.to_thread(issue_token, store, by.tenant.name, order)
-    await _recorded(request, by, "token.created", record.id, record.scopes)
+    await record_token_event(request, by, "token.created", record.id, record.scopes)
     return NewToken(**record.as_json(), token=token)
 
 
@@ -38,7 +38,7 @@ async def revoke_token(request: Request, by: Administrator, token_id: str) -> No
     """Revoke a token of the administrator's tenant, with its browser sessions. Revocation takes up to five seconds."""
     if not await service_of(request).tokens.revoke(token_id, by.tenant.name):
         raise HttpError(404, "the tenant has no token with this id")
-    await _recorded(request, by, "token.revoked", token_id)
+    await record_token_event(request, by, "token.revoked", token_id)
 
 
 @router.post("/v1/session", status_code=204)
@@ -62,7 +62,10 @@ async def end_session(request: Request, response: Response) -> None:
     response.delete_cookie(COOKIE)
 
 
-async def _recorded(request: Request, by: Caller, kind: str, token_id: str, scopes: Sequence[str] = ()) -> None:
+async def record_token_event(
+    request: Request, by: Caller, kind: str, token_id: str, scopes: Sequence[str] = ()
+) -> None:
+    """Record in the audit stream that `by` created or revoked a token, or opened or ended a session."""
     who = str(by.principal.claims.get("sub", by.principal.id))
     event = token_event(kind, who, token_id, scopes, request.scope["state"]["request_id"])
     await by.tenant.stream.aappend(event)

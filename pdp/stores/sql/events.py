@@ -147,10 +147,7 @@ class EventReader:
             length = _span(max(wanted.since or "", first or ""), wanted.until or last)
             start = func.substr(audit.c.time, 1, length)
             query = _within(select(start, audit.c.verdict, func.count()), wanted._replace(every=False), low, end)
-            counted: dict[str, dict[str, int]] = {}
-            for when, verdict, number in connection.execute(query.group_by(start, audit.c.verdict).order_by(start)):
-                counted.setdefault(when, {})[verdict] = number
-            return counted
+            return _counted(connection, query.group_by(start, audit.c.verdict).order_by(start))
 
     def counts_of_tools(self, wanted: Wanted) -> dict[str, dict[str, int]]:
         """Return how many decisions each tool has, by verdict, among the newest 50,000 events."""
@@ -159,10 +156,7 @@ class EventReader:
             _, low, end = self._window(connection, wanted)
             query = _within(select(columns.tool, columns.verdict, func.count()), wanted, low, end)
             query = query.where(columns.tool.is_not(None)).group_by(columns.tool, columns.verdict)
-            counted: dict[str, dict[str, int]] = {}
-            for tool, verdict, number in connection.execute(query):
-                counted.setdefault(tool, {})[verdict] = number
-            return counted
+            return _counted(connection, query)
 
     def of_approval(self, approval_id: str) -> Sequence[AuditRow]:
         """Return the first 200 events of an approval."""
@@ -201,6 +195,14 @@ class EventReader:
 
 def _within(query: Select[Any], wanted: Wanted, low: int, end: int) -> Select[Any]:
     return query.where(audit.c.seq >= low, audit.c.seq < end, *wanted.conditions())
+
+
+def _counted(connection: Connection, query: Select[Any]) -> dict[str, dict[str, int]]:
+    """Return the rows of a query for a name, a verdict and a number, by name and verdict."""
+    counted: dict[str, dict[str, int]] = {}
+    for name, verdict, number in connection.execute(query):
+        counted.setdefault(name, {})[verdict] = number
+    return counted
 
 
 def _time_at(connection: Connection, seq: int) -> str | None:

@@ -18,6 +18,7 @@ from sqlalchemy import text
 from pdp.service.console.page import ViewerNeeds
 from pdp.service.console.routes import ROUTES
 from pdp.service.console.sign_in.link import OneTimeLink
+from pdp.service.console.sign_in.session import is_fresh
 from pdp.service.security.authorization_code import CodeSignIn
 from pdp.service.security.oidc import OidcAuthenticator
 from pdp.service.security.principal import BrowserSession, Principal, Scope
@@ -268,7 +269,7 @@ async def test_commit_high_needs_a_new_sign_in_after_15_minutes(
 
     assert {name: provider.sent[1][name] for name in ("max_age", "prompt")} == {"max_age": "0", "prompt": "login"}
     assert before is not None
-    assert (answer.status_code, is_recent(before), after is not None and is_recent(after)) == (status, False, may)
+    assert (answer.status_code, is_fresh(before), after is not None and is_fresh(after)) == (status, False, may)
     assert not may or leads_to(answer) == "/console/approvals/1"
     # The new session replaces the one before.
     assert (await served.service.holder(token, BrowserSession.CONSOLE) is None) is may
@@ -305,21 +306,13 @@ async def test_commit_high_approval_is_granted_only_after_signing_in_again(provi
         assert served.service.tenants["default"].approvals.get(asked.id).state == "granted"
 
 
-def is_recent(principal: Principal) -> bool:
-    from pdp.service.console.page import Viewer
-    from pdp.service.console.sign_in.session import may_grant_commit_high
-    from pdp.service.state import Caller
-
-    return may_grant_commit_high(Viewer(Caller(principal, None), ""))  # type: ignore[arg-type]
-
-
 async def test_pasted_token_never_grants_commit_high_nor_signs_in_again(provider: Provider, served: ServedApp) -> None:
     own, pasted = await signed_in(served), served.client(token="")
     await posted(pasted, "sign-in", token=provider.token())
     people = [await holder(served, client) for client in (own.client, pasted)]
     refused = await own.posted("sign-in/again", {"next": "/console/help"})
 
-    assert [person is not None and is_recent(person) for person in people] == [False, False]
+    assert [person is not None and is_fresh(person) for person in people] == [False, False]
     assert (refused.status_code, provider.sent) == (403, [])
 
 
@@ -377,7 +370,7 @@ async def test_one_time_link_opens_one_session_for_its_person(
     assert person is not None
     assert {*person.scopes} == {*Scope} - {Scope.ADMIN, Scope.ASSERT}
     assert person.claims == APPROVER
-    assert (is_recent(person), ended) == (False, None)
+    assert (is_fresh(person), ended) == (False, None)
 
 
 async def test_console_of_a_link_answers_only_connections_of_its_user(

@@ -15,7 +15,16 @@ from pdp.audit.chain import recordable
 from pdp.clock import to_seconds
 from pdp.decision import Decision, Verdict
 from pdp.service.approvals.routes import may_see, refused, visible_approval
-from pdp.service.console.page import ApprovalViewer, ConsoleRoute, Form, SentForm, Viewer, redirect, render
+from pdp.service.console.page import (
+    ApprovalViewer,
+    ConsoleRoute,
+    Form,
+    SentForm,
+    Viewer,
+    redirect,
+    render,
+    require_scope,
+)
 from pdp.service.console.pages.shown import (
     approvers_of,
     list_row,
@@ -24,14 +33,13 @@ from pdp.service.console.pages.shown import (
     state_of,
     what_yes_does,
 )
-from pdp.service.console.sign_in.session import may_grant_commit_high
+from pdp.service.console.sign_in.session import is_fresh
 from pdp.service.console.texts import text
 from pdp.service.errors import HttpError
 from pdp.service.models import Body
 from pdp.service.security.principal import Scope
 from pdp.stores.approvals import Approval, ApprovalState, Reach
 from pdp.stores.sql.events import AuditRow, Wanted
-from pdp.stores.sql.records import SqlApprovals
 
 router = APIRouter(route_class=ConsoleRoute)
 
@@ -77,7 +85,7 @@ async def show_inbox(request: Request, viewer: ApprovalViewer, asked: Annotated[
 
 
 def _inbox(viewer: Viewer, asked: InboxQuery) -> dict[str, Any]:
-    store, now = _store(viewer), to_seconds(time.time())
+    store, now = viewer.caller.tenant.stores.approvals, to_seconds(time.time())
     own = None if _may_approve(viewer) else str(viewer.principal.claims.get("sub"))
     filters = _filters(asked, own)
     mine: list[Approval] = []
@@ -107,7 +115,7 @@ def _waiting(
     others: list[Approval] = []
     claims = {**viewer.principal.claims}
     for _ in range(_SEARCHED // _CHUNK):
-        chunk = _store(viewer).page(_CHUNK, waiting_at=now, after=after, **filters)
+        chunk = viewer.caller.tenant.stores.approvals.page(_CHUNK, waiting_at=now, after=after, **filters)
         for approval in chunk:
             if len(mine) == _PAGE:
                 return mine, others, after
@@ -137,7 +145,7 @@ async def deny_several(viewer: ApprovalViewer, form: SentForm) -> Response:
                 failed += 1
         return done, failed
 
-    _require_approve(viewer)
+    require_scope(viewer, Scope.APPROVE)
     done, failed = await asyncio.to_thread(denied)
     return redirect(f"{INBOX}?denied={done}&failed={failed}" if done or failed else f"{INBOX}?selected=none")
 
@@ -174,7 +182,7 @@ def _decide(viewer: Viewer, approval_id: str, form: Form) -> None:
     if step == "withdraw":
         approvals.withdraw(approval_id, claims)
         return
-    _require_approve(viewer)
+    require_scope(viewer, Scope.APPROVE)
     if step == "deny":
         approvals.deny(approval_id, claims, why=form.get("reason") or None)
         return
@@ -182,7 +190,7 @@ def _decide(viewer: Viewer, approval_id: str, form: Form) -> None:
     until, seconds = None, form.get("seconds", "")
     if step not in [*Reach] or (step == Reach.UNTIL and seconds not in map(str, offered["until"])):
         raise HttpError(400, text("error.form"))
-    if offered["is_high"] and not may_grant_commit_high(viewer):
+    if offered["is_high"] and not is_fresh(viewer.principal):
         raise HttpError(403, text("approval.sign_in_again"), hint=text("approval.sign_in_again_hint"))
     if step == Reach.UNTIL:
         # One second less, because the longest duration counts from the time at which the grant is checked.
@@ -204,7 +212,7 @@ def _approval(viewer: Viewer, approval: Approval, decision: Decision) -> dict[st
     entry, last = _entry(viewer, approval), _compared(viewer, approval)
     claims, now = {**viewer.principal.claims}, to_seconds(time.time())
     state, why_not = state_of(approval, claims, now)
-    yes = what_yes_does(approval, entry)
+    yes, flow = what_yes_does(approval, entry), approval.request["context"].get("flow")
     return {
         "act": act(approval),
         "asker": person_text(approval.requesters[0]),
@@ -214,15 +222,15 @@ def _approval(viewer: Viewer, approval: Approval, decision: Decision) -> dict[st
         "can_decide": state == "approval.waits_for_you" and _may_approve(viewer),
         "can_withdraw": approval.standing in (ApprovalState.PENDING, ApprovalState.GRANTED)
         and (claims.get("iss"), claims.get("sub")) in approval.requesters,
-        "may_grant": not yes["is_high"] or may_grant_commit_high(viewer),
+        "may_grant": not yes["is_high"] or is_fresh(viewer.principal),
         "yes": yes,
         "reasons": shown_reasons(approval, decision),
         "now_says": decision.verdict
         if decision.verdict is not Verdict.STEP_UP and approval.standing is ApprovalState.PENDING
         else None,
         "arguments": shown_arguments(approval, last),
-        "tracks_flow": approval.request["context"].get("flow") is not None,
-        "flow": approval.request["context"].get("flow") or {},
+        "tracks_flow": flow is not None,
+        "flow": flow or {},
         "last": last,
         "approvers": approvers_of(approval),
         "people": [(person_text(grant.person), grant) for grant in approval.grants],
@@ -245,7 +253,7 @@ def _compared(viewer: Viewer, approval: Approval) -> Approval | None:
         {"waiting_at": to_seconds(time.time())},
     ]
     for page in pages:
-        for each in _store(viewer).page(_BEFORE, **{**page, **filters}):
+        for each in viewer.caller.tenant.stores.approvals.page(_BEFORE, **{**page, **filters}):
             # Two issuers may name two people alike, and an agent sees only what it asked for itself.
             is_same_person = each.requesters[0] == approval.requesters[0]
             if each.id != approval.id and is_same_person and may_see(viewer.caller, each):
@@ -282,13 +290,3 @@ def _filters(asked: InboxQuery, subject: str | None) -> dict[str, Any]:
 def _may_approve(viewer: Viewer) -> bool:
     """Return whether the viewer's session has the scope `approve`."""
     return viewer.caller.may(Scope.APPROVE)
-
-
-def _require_approve(viewer: Viewer) -> None:
-    if not _may_approve(viewer):
-        raise HttpError(403, text("error.scope", scope=Scope.APPROVE), hint=text("error.scope_hint"))
-
-
-def _store(viewer: Viewer) -> SqlApprovals:
-    store: SqlApprovals = viewer.caller.tenant.stores.approvals
-    return store

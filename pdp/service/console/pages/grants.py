@@ -15,6 +15,7 @@ from pdp.clock import to_seconds
 from pdp.service.approvals.grants import visible_grant
 from pdp.service.approvals.routes import may_see
 from pdp.service.console.page import ApprovalViewer, ConsoleRoute, SentForm, Viewer, redirect, render
+from pdp.service.console.pages.shown import free_names
 from pdp.service.models import Body
 from pdp.stores.approvals import ApprovalState
 from pdp.stores.grants import GrantState, LastingGrant
@@ -80,8 +81,7 @@ async def _grants_page(
 def _row(grant: LastingGrant, viewer: Viewer, now: str) -> dict[str, Any]:
     state = grant.standing(now)
     entry = viewer.caller.tenant.pep.manifest.tools.get(grant.tool)
-    lasting = None if entry is None else entry.approval.lasting
-    free = {pointer[1:] for pointer in lasting.free} - grant.about.keys() if lasting else ()
+    free = free_names(entry) - grant.about.keys()
     return {
         "grant": grant,
         # A limited number is compared like each other argument, unless the governance file frees it.

@@ -17,7 +17,6 @@ from pdp.service.console.pages.decisions import Seq, event_of, run_address, says
 from pdp.service.console.visible import with_marks
 from pdp.service.models import Body
 from pdp.stores.sql.events import SEARCHED, AuditRow, Wanted
-from pdp.stores.sql.records import SqlApprovals
 
 router = APIRouter(route_class=ConsoleRoute)
 
@@ -65,7 +64,7 @@ async def find_run(run_id: str) -> Response:
 
 def _last_step(viewer: Viewer, run_id: str) -> int | None:
     """Return the number of the last event of the run's newest approval, because approvals are found at once."""
-    store: SqlApprovals = viewer.caller.tenant.stores.approvals
+    store = viewer.caller.tenant.stores.approvals
     found = store.page(1, run_id=run_id) or store.page(1, waiting_at="", run_id=run_id)
     rows = stream_of(viewer).of_approval(found[0].id) if found else ()
     return rows[-1].seq if rows else None

@@ -115,12 +115,18 @@ def what_yes_does(approval: Approval, entry: Tool | None) -> dict[str, Any]:
         "until": [seconds for seconds in _LASTING if seconds <= offer.seconds] or [offer.seconds]
         if offer is not None and Reach.UNTIL in offer.reaches
         else [],
-        "free": [] if entry is None or entry.approval.lasting is None else list(entry.approval.lasting.free),
+        "free": sorted(free_names(entry)),
         "uses": None if offer is None else offer.uses,
         "missing": max(approval.quorum - len(approval.grants), 0),
         # A tool that the manifest no longer has counts as the heaviest.
         "is_high": entry is None or entry.effect_class is EffectClass.COMMIT_HIGH,
     }
+
+
+def free_names(entry: Tool | None) -> frozenset[str]:
+    """Return the names of the arguments that may differ in the calls of a lasting grant."""
+    lasting = None if entry is None else entry.approval.lasting
+    return frozenset(pointer[1:] for pointer in lasting.free) if lasting else frozenset()
 
 
 def state_of(approval: Approval, claims: dict[str, Any], now: str) -> tuple[str, str]:

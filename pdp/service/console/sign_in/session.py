@@ -23,7 +23,8 @@ from pdp.service.console.page import (
 from pdp.service.console.texts import text
 from pdp.service.security.oidc import LEEWAY
 from pdp.service.security.principal import BrowserSession, Principal
-from pdp.service.security.tokens import public_id, token_event
+from pdp.service.security.routes import record_token_event
+from pdp.service.security.tokens import public_id
 from pdp.service.state import Caller, service_of
 
 router = APIRouter(route_class=ConsoleRoute)
@@ -32,16 +33,11 @@ _LONGEST_ADDRESS: Final = 4_000
 _FRESH_SECONDS: Final = 15 * 60
 
 
-def may_grant_commit_high(viewer: Viewer) -> bool:
+def is_fresh(principal: Principal) -> bool:
     """Return whether the person signed in at an identity provider within the last 15 minutes.
 
     The time of a pasted token or of a one-time link is unknown, so these sessions cannot grant commit-high calls.
     """
-    return is_fresh(viewer.principal)
-
-
-def is_fresh(principal: Principal) -> bool:
-    """Return whether the principal signed in at an identity provider within the last 15 minutes."""
     return principal.auth_time is not None and -LEEWAY <= time.time() - principal.auth_time <= _FRESH_SECONDS
 
 
@@ -69,7 +65,7 @@ def _page(request: Request, after: str, refused: str | None = None) -> Response:
     providers = [(key, each.name) for key, each in service_of(request).sign_ins.items()]
     status = 403 if refused else 200
     # `pdp console` has a one-time link.
-    values = {"after": after, "refused": refused, "is_local": getattr(request.app.state, "link", None) is not None}
+    values = {"after": after, "refused": refused, "is_local": request.app.state.link is not None}
     return render(request, "sign_in.html", status=status, providers=providers, **values)
 
 
@@ -77,7 +73,8 @@ async def begin_session(request: Request, principal: Principal, answer: Response
     """Open a session for the principal, set its cookie, and return its id. Ends the session that the browser had."""
     service, before = service_of(request), request.state.viewer
     token = await service.tokens.open_session(principal, BrowserSession.CONSOLE)
-    await _record(request, "session.opened", Caller(principal, service.tenants[principal.tenant]), token)
+    by = Caller(principal, service.tenants[principal.tenant])
+    await record_token_event(request, by, "session.opened", public_id(token), sorted(principal.scopes))
     if before is not None:
         await _end_session(request, before)
     set_cookie(request, answer, token)
@@ -96,11 +93,4 @@ async def sign_out(request: Request, viewer: AnyViewer) -> Response:
 async def _end_session(request: Request, viewer: Viewer) -> None:
     token = request.cookies[cookie_name(request)]
     await service_of(request).tokens.revoke(public_id(token), viewer.principal.tenant)
-    await _record(request, "session.ended", viewer.caller, token)
-
-
-async def _record(request: Request, kind: str, by: Caller, token: str) -> None:
-    who = str(by.principal.claims.get("sub", by.principal.id))
-    scopes = sorted(by.principal.scopes) if kind == "session.opened" else ()
-    event = token_event(kind, who, public_id(token), scopes, request.scope["state"]["request_id"])
-    await by.tenant.stream.aappend(event)
+    await record_token_event(request, viewer.caller, "session.ended", public_id(token))

@@ -15,9 +15,9 @@ TEXTS: Final = {
     # Times
     "time.ago": "{duration} ago",
     "time.days": "{n} days",
-    "time.hours": "{n} h",
-    "time.minutes": "{n} min",
-    "time.seconds": "{n} s",
+    "time.h": "{n} h",
+    "time.min": "{n} min",
+    "time.s": "{n} s",
     "value.cut": "… {n:,} more characters",
     # Signing in and out
     "sign_in.title": "Sign in",
