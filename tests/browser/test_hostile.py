@@ -42,6 +42,8 @@ def check(page: Page, address: str) -> None:
 
 def check_elements(page: Page) -> None:
     """Check that hostile text has added no element and that the page is not wider than a telephone."""
+    # A page can be visible before its style sheet has arrived, and is wider then.
+    page.wait_for_load_state()
     expect(page.locator("#injected")).to_have_count(0)
     expect(page.locator("script, iframe, img, object, embed, style, base")).to_have_count(1)
     page.set_viewport_size({"width": 360, "height": 800})
