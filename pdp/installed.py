@@ -22,7 +22,7 @@ def extra(name: str) -> Iterator[None]:
     """Raise `MissingExtraError`, which names the extra `name` to install, if an import in the `with` block fails."""
     try:
         yield
-    except ModuleNotFoundError as error:
+    except ImportError as error:  # An installed package that is broken needs to be installed again.
         if error.name is None or error.name.partition(".")[0] == "pdp":
             raise
         raise MissingExtraError(name) from error
