@@ -16,6 +16,10 @@ neighbours  a folder: generate requests that differ little from a known request
 coverage    measure which lines, reason codes and verdicts the scenarios reach
 doctor      find what cannot work in a project
 mutation    a folder: find changes of a policy that no scenario detects
+proof       a folder: translate policies to formulas and ask a solver
+properties  a folder: prove sentences about decisions
 diff        a folder: compare two bundles
+replay      decide recorded requests again, also with another bundle
+proof       a folder: prove that two versions of the policies decide alike
 gate        a folder: decide whether a bundle may be released
 """

@@ -1,0 +1,1 @@
+"""Tests of proofs about changed policies: the translation against the engine, and traps of Rego."""
