@@ -8,6 +8,9 @@ from pdp.errors import UsageError
 ENGINE_TIMEOUT: Final = 10.0
 """The default timeout of an answer in seconds. It is long, so that no scenario fails because the machine is busy."""
 
+OPA_SHARE: Final = 3
+"""How much longer than an answer of an engine a run of the program OPA may take, because it evaluates many calls."""
+
 LATE: Final = "give the engine more time with --engine-timeout, or look for a rule that does not terminate"
 """The hint of the error that an engine did not answer in time."""
 

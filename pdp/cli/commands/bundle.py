@@ -4,7 +4,7 @@ import os
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -47,6 +47,7 @@ from pdp.workbench.bundles.sign import (
 from pdp.workbench.diff import reports
 from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.diff.known import read_log
+from pdp.workbench.diff.result import FailOn
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
@@ -219,16 +220,18 @@ def diff(
         ),
     ] = 50_000,
     fail_on: Annotated[
-        Literal["loosening", "any"] | None,
-        typer.Option(help="Exit 1 if a decision is looser, or if any decision differs."),
+        FailOn | None,
+        typer.Option(help="Exit 1 if more is admitted, if that is not shown or not proved, or if anything differs."),
     ] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
     engine_timeout: EngineTimeout = ENGINE_TIMEOUT,
+    verbose: Annotated[bool, typer.Option("--verbose", help="List everything that no call tests.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare two bundles: their structure, and their decisions on known and on generated calls.
 
     Exit code: 0 compared, 1 there is a difference that --fail-on names, 2 bad usage or file, or an engine timed out.
+    If an engine timed out, the report shows what was found before, and any --fail-on fails.
     """
     if as_json and as_markdown:
         raise UsageError("--json and --markdown cannot be used together", hint="use one of them")
@@ -247,8 +250,10 @@ def diff(
     if as_markdown:
         print_line(reports.markdown(difference).rstrip("\n"))
     else:
-        print_answer(difference.as_json(), reports.text_lines(difference), as_json=as_json)
-    raise typer.Exit(Exit.FAILED if difference.fails(fail_on) else Exit.OK)
+        print_answer(difference.as_json(), reports.text_lines(difference, verbose=verbose), as_json=as_json)
+    if difference.fails(fail_on):
+        raise typer.Exit(Exit.FAILED)
+    raise typer.Exit(Exit.USAGE if difference.unfinished else Exit.OK)
 
 
 AUDIT_SUFFIX = ".audit.jsonl"

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -11,23 +12,30 @@ import orjson
 
 from pdp.decision import Verdict
 from pdp.engine.bundle.file import read_bundle
+from pdp.errors import EngineTimeoutError
 from pdp.json import canonical, digest
 from pdp.opa.program import needed_opa
+from pdp.workbench.diff.causes.attribution import Attribution
+from pdp.workbench.diff.causes.changes import changes_between
+from pdp.workbench.diff.causes.exercise import not_shown
+from pdp.workbench.diff.causes.proofs import proofs_of, wider_calls
 from pdp.workbench.diff.comparison import ComparedCall, Comparison, DecisionChange, Difference, change_of
-from pdp.workbench.diff.exercise import not_shown
 from pdp.workbench.diff.generated import GeneratedCalls
-from pdp.workbench.diff.groups import grouped
+from pdp.workbench.diff.groups import collected, grouped
 from pdp.workbench.diff.known import DecisionLog, known_call, scenario_calls
 from pdp.workbench.diff.policies import BundlePair
 from pdp.workbench.diff.result import BundleDiff, KnownCalls
 from pdp.workbench.diff.review import review
 from pdp.workbench.diff.structure import structure_of
-from pdp.workbench.engines import ENGINE_TIMEOUT
+from pdp.workbench.engines import ENGINE_TIMEOUT, OPA_SHARE
 from pdp.workbench.scenarios.files.suite import Suite
 
 GENERATED: Final = 50_000
 
 _LISTED: Final = 750
+_SAMPLE: Final = 2000
+"""How many calls are generated if all changes are proved to be equal."""
+
 _OF_EACH: Final = 2
 
 
@@ -54,15 +62,41 @@ def bundle_diff(
     beside = _shared_data(pair, suites[0]) if suites else {}
     decided = _DecidedCalls(progress)
     generated = GeneratedCalls(pair, whole, beside=beside, engine_timeout=engine_timeout)
-    with generated.comparison as comparison:
+    late = _Late()
+    changes = changes_between(pair, structure)
+    proofs = proofs_of(pair, changes)
+    structure = replace(structure, proofs=proofs.answers)
+    equal = structure.proved("equal")
+    changes = tuple(change for change in changes if change.name not in equal or not any(change.rules))
+    if structure.changes and not structure.effective:
+        # Nothing can be decided differently, so a sample of the calls is enough.
+        most, solved = min(most, _SAMPLE), False
+    with (
+        generated.comparison as comparison,
+        Attribution(pair, generated.data, changes, timeout=OPA_SHARE * engine_timeout) as attribution,
+    ):
         logged = (known_call(request, pair.manifests, source) for log in logs for source, request in log.requests)
         scenarios = _scenario_differences(pair, suites, decided, engine_timeout)
-        known_groups = grouped(
-            decided.noted(chain(scenarios, decided.known(comparison, logged))), structure, comparison.decide
+        from_logs = chain(scenarios, decided.known(comparison, logged))
+        known_calls = collected(decided.noted(late.before("known calls", from_logs)))
+        made = generated.calls(most, allowed=map(orjson.loads, decided.allowed), solved=solved) if most else ()
+        differing = comparison.differences(decided.generated(made))
+        generated_calls = list(decided.noted(late.before("generated calls", differing)))
+        if most:
+            with late.noted("calls of proofs"):
+                proofs = proofs.searched(pair, decided.differing(), generated.data[1], OPA_SHARE * engine_timeout)
+        structure = replace(structure, proofs=proofs.answers)
+        generated_calls += late.before("calls of proofs", comparison.differences(wider_calls(pair, proofs)))
+        if late.first is not None and not decided.count + generated.extent.requests:
+            raise late.first
+        known_groups, groups = grouped(
+            known_calls,
+            collected(generated_calls),
+            structure=structure,
+            decide=comparison.decide,
+            attribute=attribution.causes,
         )
-        calls = generated.calls(most, allowed=map(orjson.loads, decided.allowed), solved=solved) if most else ()
-        differences = decided.noted(comparison.differences(decided.generated(calls)))
-        groups = grouped(differences, structure, comparison.decide)
+        hidden = not_shown(pair, attribution, decided.likely_to_show(), structure.settled)
     known = KnownCalls(
         scenarios=sum(len(suite.scenarios) for suite in suites),
         logged=sum(len(log.requests) for log in logs),
@@ -70,9 +104,32 @@ def bundle_diff(
         calls=decided.count,
         groups=known_groups,
     )
-    hidden = not_shown(pair, generated.data, decided.likely_to_show())
-    difference = BundleDiff(*pair.bundles, names, structure, known, groups, generated.extent, hidden)
-    return replace(difference, review=review(pair, difference, suites))
+    unfinished = (*late.unfinished, *attribution.unfinished)
+    difference = BundleDiff(
+        *pair.bundles, names, structure, known, groups, generated.extent, hidden,
+        unfinished=unfinished, unproved=proofs.missing,
+    )  # fmt: skip
+    return replace(difference, review=review(pair, difference, changes, suites))
+
+
+class _Late:
+    """Notes the parts of a comparison that an engine did not finish in time, and keeps the earlier differences."""
+
+    def __init__(self) -> None:
+        self.first: EngineTimeoutError | None = None
+        self.unfinished: list[str] = []
+
+    def before(self, part: str, differences: Iterable[Difference]) -> Iterator[Difference]:
+        with self.noted(part):
+            yield from differences
+
+    @contextmanager
+    def noted(self, part: str) -> Iterator[None]:
+        try:
+            yield
+        except EngineTimeoutError as error:
+            self.first = self.first or error
+            self.unfinished.append(f"{part}: {error.message}")
 
 
 class _DecidedCalls:
@@ -121,6 +178,10 @@ class _DecidedCalls:
     def likely_to_show(self) -> list[bytes]:
         """Return the kept calls as requests to the new bundle. Calls that the bundles decide differently come first."""
         return list(dict.fromkeys((*self._differing, *self._others, *self.allowed[:_LISTED])))
+
+    def differing(self) -> list[bytes]:
+        """Return the kept calls that the bundles decide differently, and calls that both allow."""
+        return list(dict.fromkeys((*self._differing, *self.allowed[:_LISTED])))
 
 
 def _scenario_differences(

@@ -1,12 +1,14 @@
 """Decide the same calls with two bundles, and describe how their decisions differ."""
 
+from __future__ import annotations
+
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pdp.decision import Decision, Verdict, denied
 from pdp.engine.bundle.file import Bundle
@@ -21,6 +23,8 @@ WORKERS: Final = 2
 """The number of threads that decide. The engine releases Python's global lock, so two threads use two cores."""
 
 _CHUNK: Final = 128
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 _ORDER: Final = {Verdict.DENY: 0, Verdict.STEP_UP: 1, Verdict.ALLOW: 2}
 
 
@@ -29,7 +33,8 @@ class ComparedCall:
     """A call, as canonical requests to the old and the new bundle; with `plan`, as requests for `authz/plan`.
 
     `variant` names the attributes that were varied. `source` is the origin of a known call, and empty for a generated
-    call. `known_tool` is False for a call of a synthetic tool, which is in no manifest of the bundles.
+    call. `known_tool` is False for a call of a synthetic tool, which is in no manifest of the bundles. `request` is the
+    request from which both were made, or None if they were not made from one.
     """
 
     tool: str
@@ -39,6 +44,7 @@ class ComparedCall:
     source: str = ""
     plan: bool = False
     known_tool: bool = True
+    request: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +69,21 @@ class DecisionChange:
         obligations = (*self.obligations_removed, *self.obligations_added)
         return tuple(dict.fromkeys((*self.codes_removed, *self.codes_added, *obligations, *self.details)))
 
-    @property
-    def deciding(self) -> tuple[str, ...]:
-        """The reason codes that only the stricter decision has, or all `names` if the verdicts are equal."""
-        if self.old is self.new:
-            return self.names
-        return self.codes_removed if _ORDER[self.old] < _ORDER[self.new] else self.codes_added
+    def includes(self, step: DecisionChange | None) -> bool:
+        """Return whether a step from one decision to another is a part of this change.
+
+        If the verdict changed, the step moves the verdict in the same direction. Otherwise it changes the same names.
+        """
+        if step is None or self.old is self.new:
+            return step is not None and not {*self.names}.isdisjoint(step.names)
+        up, step_up = (_ORDER[change.new] - _ORDER[change.old] for change in (self, step))
+        return up * step_up > 0
 
     @property
     def direction(self) -> Direction:
         """LOOSENS if the new verdict is nearer to ALLOW than the old, or if an ALLOW loses or changes an obligation.
+
+        TIGHTENS if the new verdict is farther from ALLOW, or if another verdict only gets more reasons.
 
         Only the application knows the effect of parameters: `transform` to 900000 instead of 100 may admit more. So an
         ALLOW is certainly stricter only if it keeps all of its obligations and gets another obligation.
@@ -81,7 +92,8 @@ class DecisionChange:
             return Direction.LOOSENS if _ORDER[self.new] > _ORDER[self.old] else Direction.TIGHTENS
         if self.new is Verdict.ALLOW and (self.obligations_removed or self.obligations_added):
             return Direction.LOOSENS if self.obligations_removed else Direction.TIGHTENS
-        return Direction.UNCLEAR
+        more = self.new is not Verdict.ALLOW and self.names == self.codes_added
+        return Direction.TIGHTENS if more else Direction.UNCLEAR
 
     @property
     def rank(self) -> tuple[bool, bool, int, int]:
@@ -148,8 +160,8 @@ class Comparison(ExitStack):
         # If the second engine cannot be opened, the first engine is closed at once.
         with ExitStack() as opened:
             self.engines = (
-                opened.enter_context(_engine(old, manifests, old_data, engine_timeout)),
-                opened.enter_context(_engine(new, manifests, new_data, engine_timeout)),
+                opened.enter_context(anonymous_engine(old, manifests, old_data, engine_timeout)),
+                opened.enter_context(anonymous_engine(new, manifests, new_data, engine_timeout)),
             )
             self.push(opened.pop_all())
 
@@ -164,14 +176,8 @@ class Comparison(ExitStack):
 
     def differences(self, calls: Iterable[ComparedCall]) -> Generator[Difference, None, None]:
         """Yield, in order, the calls that the bundles decide differently; `calls` is read lazily."""
-        rest = iter(calls)
-        with ThreadPoolExecutor(WORKERS, thread_name_prefix="pdp-diff") as pool:
-            pending: deque[Future[list[Difference]]] = deque()
-            while (chunk := list(islice(rest, _CHUNK))) or pending:
-                if chunk:
-                    pending.append(pool.submit(self._differing, chunk))
-                if not chunk or len(pending) == 2 * WORKERS:
-                    yield from pending.popleft().result()
+        for differing in in_chunks(self._differing, calls, _CHUNK):
+            yield from differing
 
     def _differing(self, calls: list[ComparedCall]) -> list[Difference]:
         differences = []
@@ -188,10 +194,24 @@ class Comparison(ExitStack):
         return differences
 
 
-def _engine(
+def in_chunks(
+    work: Callable[[list[_Item]], _Result], items: Iterable[_Item], size: int
+) -> Generator[_Result, None, None]:
+    """Yield what `work` returns for each chunk of the items, in order. Threads work, and `items` is read lazily."""
+    rest = iter(items)
+    with ThreadPoolExecutor(WORKERS, thread_name_prefix="pdp-decide") as pool:
+        pending: deque[Future[_Result]] = deque()
+        while (chunk := list(islice(rest, size))) or pending:
+            if chunk:
+                pending.append(pool.submit(work, chunk))
+            if not chunk or len(pending) == 2 * WORKERS:
+                yield pending.popleft().result()
+
+
+def anonymous_engine(
     bundle: Bundle, manifests: Mapping[str, Any] | None, data: Mapping[str, Any] | None, engine_timeout: float
 ) -> EmbeddedEngine:
-    # The bundle's name is removed from the answers, so that equal decisions of two bundles are equal bytes.
+    """Return an engine whose answers do not name the bundle, so that equal decisions of two bundles are equal bytes."""
     config = {name: value for name, value in bundle.data.get("config", {}).items() if name != "bundle"}
     anonymous = replace(bundle, data={**bundle.data, "config": config})
     return EmbeddedEngine(anonymous, manifests=manifests, data=data, deadline=engine_timeout)
@@ -211,10 +231,15 @@ def _document(call: ComparedCall) -> str:
     return PLAN if call.plan else DECISION
 
 
+def parsed_decision(answer: bytes | None, body: bytes, *, plan: bool) -> Decision:
+    """Return the decision in an answer to a request or plan; a denial for an undefined or malformed answer."""
+    try:
+        return parse_answer(answer or b"", body, PLAN if plan else DECISION)
+    except EngineError as error:
+        return denied(error.code, error.message)
+
+
 def _decision(answer: bytes | EngineError | BundleError, body: bytes, call: ComparedCall) -> Decision:
     if isinstance(answer, bytes):
-        try:
-            return parse_answer(answer, body, _document(call))
-        except EngineError as error:
-            answer = error
+        return parsed_decision(answer, body, plan=call.plan)
     return denied(answer.code, answer.message)

@@ -21,7 +21,7 @@ from pdp.opa.modules import DECISION
 from pdp.workbench.diff.comparison import ComparedCall, Comparison
 from pdp.workbench.diff.manifests import named_manifest
 from pdp.workbench.diff.policies import BundlePair
-from pdp.workbench.engines import ENGINE_TIMEOUT
+from pdp.workbench.engines import ENGINE_TIMEOUT, OPA_SHARE
 from pdp.workbench.neighbours.bases import (
     CalledTool,
     allowed_call,
@@ -49,10 +49,11 @@ _PAIRED: Final = ("_plain", "_low")
 
 @dataclass(slots=True)
 class Extent:
-    """Counts of the tools, synthetic tools (`entries`) and requests in generated calls, and what is not tested.
+    """Counts of tools, synthetic tools (`entries`) and requests in generated calls, and the parts that they leave out.
 
     `cut`: the limit left out calls. `never_allowed`: tools of which no call is ALLOW or STEP_UP. `dropped`: attributes
-    that were not varied because of the limit; `dropped_changed`: the dropped attributes that a changed rule reads.
+    that were not varied because of the limit; `dropped_changed`: the dropped attributes that a changed rule reads;
+    `no_conditions`: rules near a change that have too many alternatives for OPA to compute their conditions.
     """
 
     tools: int = 0
@@ -62,6 +63,7 @@ class Extent:
     never_allowed: list[str] = field(default_factory=list)
     dropped: tuple[str, ...] = ()
     dropped_changed: tuple[str, ...] = ()
+    no_conditions: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:
@@ -89,7 +91,7 @@ class GeneratedCalls:
     """The generated calls for two bundles. Use `calls` once. Close `comparison`, which decides the calls, after use.
 
     `manifests` are complete manifests by digest, from scenario files. `beside` is data for both bundles, under roots
-    that neither bundle has. `data` is the new bundle's data with all additions; `extent` counts the yielded calls.
+    that neither bundle has. `data` is the complete data of the old and new bundle; `extent` counts the yielded calls.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class GeneratedCalls:
         engine_timeout: float = ENGINE_TIMEOUT,
     ) -> None:
         self.extent = Extent()
+        self._timeout = OPA_SHARE * engine_timeout
         self._pair, self._known = pair, manifests
         self._made_up = synthetic_manifests()
         documents = {name: manifest.document for name, manifest in manifests.items()} | self._made_up
@@ -116,7 +119,10 @@ class GeneratedCalls:
         self._made: dict[bytes, list[Change]] = {}
         between = (reads_between(old, new) for _, old, new in pair.manifests.documents())
         self._reads = list(dict.fromkeys(chain.from_iterable(between)))
-        self.data = merged_data(pair.new.bundle.data, manifests=documents, data=given[1])
+        self.data = tuple(
+            merged_data(bundle.data, manifests=documents, data=data)
+            for bundle, data in zip(pair.bundles, given, strict=True)
+        )
         self.comparison = Comparison(
             *pair.bundles, manifests=documents, old_data=given[0], new_data=given[1], engine_timeout=engine_timeout
         )
@@ -175,11 +181,13 @@ class GeneratedCalls:
             # modules of the concerns give the same conditions.
             near -= {DECISION}
         sides = [
-            alternatives(side.opa, policy, side.bundle.modules, sorted(near & policy.trees.keys()))
+            alternatives(side.opa, policy, side.bundle.modules, sorted(near & policy.trees.keys()), self._timeout)
             for side, policy in zip((self._pair.new, self._pair.old), self._policies, strict=True)
         ]
-        own = sides[0].keys() ^ sides[1].keys()
-        return [known[form] for known in sides for form in known if form in own]
+        self.extent.no_conditions = tuple(dict.fromkeys(name for side in sides for name in side.left_out))
+        new, old = (side.alternatives for side in sides)
+        own = new.keys() ^ old.keys()
+        return [known[form] for known in (new, old) for form in known if form in own]
 
     def _bases(self, tool: CalledTool, clearances: Sequence[str], *, known_tool: bool) -> Iterator[_Base]:
         def denials(request: Any) -> frozenset[str]:
@@ -270,12 +278,13 @@ class GeneratedCalls:
 
     def _call(self, base: _Base, *changed: Change) -> ComparedCall | None:
         edits = [edit for change in changed for edit in change.edits]
+        request = edited(base.request, *edits)
         try:
-            old, new = self._pair.manifests.requests(edited(base.request, *edits))
+            old, new = self._pair.manifests.requests(request)
         except JsonValueError:
             return None
         variant = (*base.variant, *(change.dimension for change in changed))
-        return ComparedCall(base.tool.name, old, new, variant, known_tool=base.known_tool)
+        return ComparedCall(base.tool.name, old, new, variant, known_tool=base.known_tool, request=request)
 
     def _unasked(self, calls: Iterable[ComparedCall | None]) -> Iterator[ComparedCall]:
         for call in calls:

@@ -70,7 +70,8 @@ def scenario_calls(
     seen: set[tuple[bytes, bytes]] = set()
     for engine in engines:
         for suite in suites:
-            for result in Runner(suite, engine).run_all():
+            runner = Runner(suite, engine)
+            for result in map(runner.run, range(len(suite.scenarios))):
                 source = f"{result.place.file}:{result.place.line} {result.name}"
                 for step in result.steps:
                     answers = [*((answer, False) for answer in step.answers), *((plan, True) for plan in step.plans)]
@@ -84,4 +85,5 @@ def scenario_calls(
 def known_call(request: Any, manifests: Manifests, source: str, *, plan: bool = False) -> ComparedCall:
     """Return the call that both bundles will decide for a request or a plan; `source` is its origin."""
     old, new = (canonical(request), canonical(request)) if plan else manifests.requests(request)
-    return ComparedCall("a plan" if plan else tool_of(request) or "unknown", old, new, source=source, plan=plan)
+    tool = "a plan" if plan else tool_of(request) or "unknown"
+    return ComparedCall(tool, old, new, source=source, plan=plan, request=request)

@@ -1,4 +1,4 @@
-"""Pair the manifests of two bundles, and list the changes of each pair.
+"""Pair the manifests of two bundles, with the changes of each pair.
 
 A request names its manifest by digest, and any change of the manifest changes the digest. So each bundle gets the call
 as the enforcement point of its own release would send it: with the manifest's digest, version, action and labels in
@@ -51,29 +51,39 @@ class Manifests:
 
     def changes(self) -> Iterator[ContentChange]:
         """Yield a change for each added, removed or changed manifest, then the changes of its entries and pins."""
+        return (change for _, change in self.changed())
+
+    def changed(self) -> Iterator[tuple[ManifestPair, ContentChange]]:
+        """Yield the changes with the pair of manifests in which they are."""
         for pair, before, after in self.documents():
             old, new = before.get("manifest_version"), after.get("manifest_version")
             if pair.old is None:
-                yield ContentChange("manifest", Direction.LOOSENS, None, pair.new, f"{new} added")
+                yield pair, ContentChange("manifest", Direction.LOOSENS, None, pair.new, f"{new} added")
             elif pair.new is None:
-                yield ContentChange("manifest", Direction.TIGHTENS, pair.old, None, f"{old} removed")
+                yield pair, ContentChange("manifest", Direction.TIGHTENS, pair.old, None, f"{old} removed")
             elif pair.old != pair.new:
-                yield ContentChange("manifest", Direction.UNCLEAR, pair.old, pair.new, f"{old} became {new}")
-                yield from _entry_changes(before, after)
+                yield pair, ContentChange("manifest", Direction.UNCLEAR, pair.old, pair.new, f"{old} became {new}")
+                yield from ((pair, change) for change in _entry_changes(before, after))
 
-    def requests(self, request: Any) -> tuple[bytes, bytes]:
-        """Return a request's canonical bytes for each bundle. Raises `JsonValueError` if the request is not JSON."""
+    def requests(
+        self, request: Any, *, old: Mapping[str, Any] | None = None, new: Mapping[str, Any] | None = None
+    ) -> tuple[bytes, bytes]:
+        """Return a request's canonical bytes for each bundle. Raises `JsonValueError` if the request is not JSON.
+
+        `old` and `new` replace the bundles' manifests with others under the same digests.
+        """
+        old, new = self.old if old is None else old, self.new if new is None else new
         named = named_manifest(request)
         body = canonical(request)
         if named is None:
             return body, body
-        sides = ((self._before.get(named), self.old, self.new), (self._after.get(named), self.new, self.old))
+        sides = ((self._before.get(named), old, new), (self._after.get(named), new, old))
         sent = []
         for digest, own, others in sides:
             moved = request if named in own or digest is None else _moved(request, digest, own, others)
             sent.append(run_under(moved, own.get(named if named in own else digest or "", {})))
-        old, new = (body if side is request else canonical(side) for side in sent)
-        return old, new
+        before, after = (body if side is request else canonical(side) for side in sent)
+        return before, after
 
 
 def _nearest(document: Any, others: Mapping[str, Any]) -> str | None:

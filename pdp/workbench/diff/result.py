@@ -17,7 +17,16 @@ UNCOVERED: Final = (
     "steps of the enforcement point before and after the decision: schemas, mappings, invariants, execution",
     "data that is passed beside a bundle at run time, and a directory of a wrong type",
 )
-"""What generated calls do not test, as shown in the report."""
+"""Limits of generated calls, as the report with `--verbose` shows them."""
+
+IN_SHORT: Final = (
+    "three changes of a call at once, computed names of attributes, and plans that no scenario has",
+    "entries that the loader rejects, data beside a bundle, and what is checked before and after a decision",
+)
+"""The limits in short, as the report shows them."""
+
+FailOn = Literal["wider", "loosening", "not-proved", "any"]
+"""The conditions of `pdp bundle diff --fail-on`."""
 
 _SHOWN: Final = 20
 
@@ -34,11 +43,21 @@ class KnownCalls:
 
 
 @dataclass(frozen=True, slots=True)
+class CausedCall:
+    """A call that a change moves. `id` is the difference's id, `only_with` are other changes that are needed for it."""
+
+    id: str
+    call: str
+    only_with: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ReviewItem:
     """A cause of differences. `direction` is its most dangerous effect: `loosens`, `unseen`, `unclear` or `tightens`.
 
-    `call` shows the effect, and `where` is `FILE:LINE`; both may be empty. `text` has the changed lines, with `- ` for
-    the old and `+ ` for the new bundle. `ids` are the ids by which a file of explanations names the differences.
+    `call` shows the most dangerous effect, and `calls` has all calls that the change moves, the most dangerous first.
+    `where` is `FILE:LINE`. All three may be empty. `text` has the changed lines, with `- ` for the old and `+ ` for the
+    new bundle. `ids` are the ids by which a file of explanations names the differences. `proof` is the prover's answer.
     """
 
     direction: str
@@ -47,11 +66,17 @@ class ReviewItem:
     where: str = ""
     text: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
+    calls: tuple[CausedCall, ...] = ()
+    proof: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class BundleDiff:
-    """The differences of two bundles in the files `names`. No decided call shows the changed rules in `not_shown`."""
+    """The differences of two bundles in the files `names`. No decided call shows the changed rules in `not_shown`.
+
+    `unfinished` names the parts of the comparison that an engine did not finish in time. `unproved` is why nothing is
+    proved about changed rules, such as a missing extra.
+    """
 
     old: Bundle
     new: Bundle
@@ -62,6 +87,8 @@ class BundleDiff:
     extent: Extent
     not_shown: tuple[str, ...]
     review: tuple[ReviewItem, ...] = ()
+    unfinished: tuple[str, ...] = ()
+    unproved: str = ""
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -70,18 +97,29 @@ class BundleDiff:
 
     @property
     def differs(self) -> bool:
-        """Whether the bundles differ in rules, manifests, data or any decision."""
-        return bool(self.structure.changes or self.groups)
+        """Whether the bundles differ in any decision, or in rules, manifests or data that may change a decision."""
+        return bool(self.structure.effective or self.groups)
 
     @property
     def decided(self) -> int:
         """The number of known and generated calls that both bundles decided."""
         return self.known.calls + self.extent.requests
 
-    def fails(self, fail_on: Literal["loosening", "any"] | None) -> bool:
-        """Return whether CI fails: for `loosening`, if more calls may be admitted; for `any`, if the bundles differ."""
-        loosens = bool(self.loosenings() or self.not_shown or self._contracts())
-        return {None: False, "loosening": loosens, "any": self.differs}[fail_on]
+    def fails(self, fail_on: FailOn | None) -> bool:
+        """Return whether CI fails.
+
+        For `wider`, it fails if more calls are admitted, for `loosening` also if more calls may be admitted and no call
+        shows it, for `not-proved` also if that is not proved, and for `any` if the bundles differ.
+        """
+        wider = bool(self.loosenings() or self.structure.proved("wider") or self.unfinished)
+        loosens = wider or bool(self.not_shown or self._contracts())
+        harmless = self.structure.proved("equal", "narrower")
+        proved = all(
+            change.direction is Direction.TIGHTENS or change.name == "manifest" or change.name in harmless
+            for change in self.structure.effective
+        )
+        fails = {None: False, "wider": wider, "loosening": loosens, "not-proved": loosens or not proved}
+        return self.differs or bool(self.unfinished) if fail_on == "any" else fails[fail_on]
 
     def loosenings(self) -> dict[str, str]:
         """Return the text of every change that admits more calls, by the id of the difference."""
@@ -103,13 +141,19 @@ class BundleDiff:
     def _contracts(self) -> list[str]:
         return [change.line for change in self.structure.manifests if change.name.endswith(": contract")]
 
-    def not_covered(self) -> tuple[str, ...]:
-        """Return, as text, what the generated calls do not test."""
-        dropped = self.extent.dropped
-        if not dropped:
-            return UNCOVERED
-        shown = ", ".join(dropped[:_SHOWN]) + (", ..." if len(dropped) > _SHOWN else "")
-        return (*UNCOVERED, f"{len(dropped)} attributes that the limit of calls left out: {shown}")
+    def not_covered(self, *, verbose: bool = True) -> tuple[str, ...]:
+        """Return, as lines of text, what the generated calls do not test; three lines unless `verbose`."""
+        dropped, too_large = self.extent.dropped, self.extent.no_conditions
+        if not verbose:
+            counts = f"attributes beyond the limit of calls: {len(dropped)}, rules without conditions: {len(too_large)}"
+            return (*IN_SHORT, f"{counts}; use --verbose to list everything")
+        lists = (
+            (dropped, "attributes that the limit of calls left out"),
+            (too_large, "rules near a change whose conditions OPA did not compute"),
+        )
+        named = (f"{len(names)} {what}: {', '.join(names[:_SHOWN])}{', ...' * (len(names) > _SHOWN)}"
+                 for names, what in lists if names)  # fmt: skip
+        return (*UNCOVERED, *named)
 
     def as_json(self) -> dict[str, Any]:
         """Return the diff as it appears in the JSON of `pdp bundle diff --json`, which is a stable interface."""
@@ -123,6 +167,8 @@ class BundleDiff:
             "differs": self.differs,
             "loosens": bool(self.loosenings()),
             "review": [asdict(item) for item in self.review],
+            "unfinished": self.unfinished,
+            "unproved": self.unproved,
             "unseen": [{"id": name, "what": what} for name, what in self.unseen().items()],
             "structure": self.structure.as_json(),
             "known": {

@@ -25,7 +25,7 @@ from pdp.pep import Pep
 from pdp.proposal import Trace
 from pdp.workbench.coverage import measure
 from pdp.workbench.diff.bundle_diff import GENERATED, bundle_diff
-from pdp.workbench.engines import ENGINE_TIMEOUT
+from pdp.workbench.engines import ENGINE_TIMEOUT, LATE
 from pdp.workbench.gate.changed_rego import ChangedRego
 from pdp.workbench.gate.packs import pack_faults
 from pdp.workbench.neighbours.bases import called_tools, complete_call
@@ -283,10 +283,12 @@ class _Checks:
         differences = {**loosenings, **diff.unseen()}
         explained = self._gate.explanations
         reasons = [f"{name} is not explained: {what}" for name, what in differences.items() if name not in explained]
+        reasons += [f"not finished: {part}; {LATE}" for part in diff.unfinished]
         reasons += [
             f"{place}: explains {name}, which is not a loosening of this release: remove it"
             for name, place in explained.items()
-            if name not in differences
+            # Without the extra `proof`, a change that is proved here needed its explanation.
+            if name not in differences and not diff.structure.proved("equal", "narrower")
         ]
         hidden = len(differences) - len(loosenings)
         unseen = f", {hidden} unseen" if hidden else ""

@@ -6,15 +6,17 @@ alternative is a list of conditions on the request alone.
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from pdp.errors import EngineError, UsageError
+from pdp.errors import EngineError, EngineTimeoutError, UsageError
 from pdp.json import canonical
 from pdp.opa.evaluation import Evaluator
-from pdp.opa.syntax import Node, mark_negations, operator, package_of
+from pdp.opa.syntax import Node, branches, imports_of, is_every, mark_negations, nodes, operator, package_of, rule_name
 from pdp.workbench.neighbours.values import GONE, Edit, JsonPath, as_list, at, edited, is_number
 from pdp.workbench.neighbours.vocabulary import Policy
 
@@ -28,7 +30,12 @@ FOREIGN: Final = "somebody.else"
 """A text that no policy contains."""
 
 _PROBE: Final = "pdp_probe"
-_TIMEOUT: Final = 10.0
+_MOST_LATE: Final = 2
+"""The number of rules for which OPA may be late, before the conditions of further rules are not computed."""
+
+MOST_ALTERNATIVES: Final = 20_000
+"""The maximum number of alternatives of a rule whose conditions are computed; OPA needs up to 4 s for as many."""
+
 _UNKNOWN: Final = ("input", "data.manifests", "data.directory")
 _MADE: Final = re.compile(r"__(?:local|not)[0-9_]+__[0-9]*")
 """Matches the names of variables and rules that OPA generates."""
@@ -41,40 +48,106 @@ _MEETS: Final = {"gt": 1, "lt": -0.01}
 _STEPS: Final = (0, 0.01, -0.01, 1, -1)
 
 
-def alternatives(opa: Path, policy: Policy, texts: Mapping[str, str], modules: Iterable[str]) -> dict[str, Alternative]:
+class RuleConditions(NamedTuple):
+    """The alternatives of rules by their form, and the names of the rules whose conditions are not known."""
+
+    alternatives: dict[str, Alternative]
+    left_out: tuple[str, ...]
+
+
+def alternatives(
+    opa: Path, policy: Policy, texts: Mapping[str, str], modules: Iterable[str], timeout: float
+) -> RuleConditions:
     """Return the alternatives (lists of conditions) of the rules in `modules`, each once. `texts` has all modules.
 
-    Rules that OPA cannot evaluate partially are left out. Only other generated calls can show the effect of such rules.
+    The conditions of a rule are not computed if it has too many alternatives: its own and those of its helpers,
+    multiplied. So the result depends on the policy alone, unless OPA needs more than `timeout` seconds for a rule. Only
+    other generated calls can show the effect of rules that are left out.
     """
     found: dict[str, Alternative] = {}
+    left_out: dict[str, None] = {}
+    sizes, late = RuleSizes(policy.trees), 0
     for path in modules:
-        rules = list(dict.fromkeys(_questions(policy.trees[path])))
-        # If partial evaluation fails for all rules together, each rule is tried separately.
-        for some in (rules, *([rule] for rule in rules)) if rules else ():
-            remaining = _remaining(opa, policy, texts, some)
-            found |= {_form(sorted(body, key=_form)): body for body in remaining or ()}
-            if remaining is not None:
+        package = package_of(policy.trees[path])
+        rules = {f"{package}.{name}": query for name, query in _questions(policy.trees[path])}
+        small = {name: query for name, query in rules.items() if sizes.of(name) <= MOST_ALTERNATIVES}
+        left_out |= dict.fromkeys(rules.keys() - small.keys())
+        # If OPA cannot evaluate all rules together, it evaluates each of them.
+        for some in (small, *({name: query} for name, query in small.items())) if small else ():
+            try:
+                bodies = _remaining(opa, policy, texts, list(some.values()), timeout) if late < _MOST_LATE else None
+            except EngineTimeoutError:
+                bodies, late = None, late + 1
+            found |= {_form(sorted(body, key=_form)): body for body in bodies or ()}
+            if bodies is not None and some is small:
                 break
-    return found
+            if bodies is None and some is not small:
+                left_out |= dict.fromkeys(some)
+    return RuleConditions(found, tuple(sorted(left_out)))
 
 
-def _questions(tree: Node) -> Iterator[str]:
-    """Yield a query for each rule of a module; functions and defaults are left out."""
+class RuleSizes:
+    """The number of alternatives of each rule after OPA has put in all helpers, from the syntax trees of a policy."""
+
+    def __init__(self, trees: Mapping[str, Node]) -> None:
+        self._rules: dict[str, list[tuple[str, dict[str, list[Node]], Node]]] = defaultdict(list)
+        self._known: dict[str, int] = {}
+        for tree in trees.values():
+            for rule in tree.get("rules") or ():
+                package = package_of(tree)
+                self._rules[f"{package}.{rule_name(rule)}"].append((package, imports_of(tree), rule))
+
+    def of(self, name: str) -> int:
+        """Return the number of alternatives of a rule, which is named with its package."""
+        if name not in self._known:
+            self._known[name] = 1
+            bodies = (
+                prod(self._sizes(own, imports, [branch["body"], branch["head"].get("value")]))
+                for own, imports, rule in self._rules[name]
+                if not rule.get("default")
+                for branch in branches(rule)
+            )
+            self._known[name] = max(sum(bodies), 1)
+        return self._known[name]
+
+    def _sizes(self, package: str, imports: Mapping[str, list[Node]], body: Any) -> Iterator[int]:
+        for node in nodes(body):
+            if "terms" in node and is_every(node) and node["terms"]["domain"].get("type") == "array":
+                # OPA evaluates the body once for each item of a constant list. The body itself counts below.
+                once = prod(self._sizes(package, imports, node["terms"]["body"]))
+                yield once ** max(0, len(node["terms"]["domain"]["value"]) - 1)
+            if node.get("type") == "var" and f"{package}.{node['value']}" in self._rules:
+                yield self.of(f"{package}.{node['value']}")
+            elif node.get("type") == "ref":
+                head, *steps = node["value"]
+                path = [*imports.get(str(head["value"]), [head]), *steps]
+                parts = [str(step["value"]) for step in path[1:] if step.get("type") == "string"]
+                names = (".".join(parts[:last]) for last in range(2, len(parts) + 1) if path[0]["value"] == "data")
+                yield from (self.of(name) for name in names if name in self._rules)
+
+
+def _questions(tree: Node) -> Iterator[tuple[str, str]]:
+    """Yield the name and a query for each rule of a module; functions and defaults are left out."""
     package = "".join(f"[{json.dumps(step)}]" for step in package_of(tree).split("."))
     for rule in tree.get("rules") or ():
         head = rule["head"]
         if "args" not in head and not rule.get("default") and len(head["ref"]) == 1:
-            term = f"data{package}[{json.dumps(head['ref'][0]['value'])}]"
-            yield f"q if some _ in {term}" if "key" in head else f"q if {term}"
+            name = head["ref"][0]["value"]
+            term = f"data{package}[{json.dumps(name)}]"
+            yield name, f"q if some _ in {term}" if "key" in head else f"q if {term}"
 
 
-def _remaining(opa: Path, policy: Policy, texts: Mapping[str, str], rules: Sequence[str]) -> list[Alternative] | None:
+def _remaining(
+    opa: Path, policy: Policy, texts: Mapping[str, str], rules: Sequence[str], timeout: float
+) -> list[Alternative] | None:
     """Return the conditions on the request that OPA's partial evaluation of rules leaves; None after an error."""
     modules = {**texts, f"{_PROBE}.rego": "\n".join((f"package {_PROBE}", *rules))}
     unknown = [part for name in _UNKNOWN for part in ("--unknowns", name)]
-    with Evaluator(opa, modules, policy.data, timeout=_TIMEOUT if len(rules) > 1 else _TIMEOUT / 4) as evaluator:
+    with Evaluator(opa, modules, policy.data, timeout=timeout) as evaluator:
         try:
             partial = evaluator.query(f"data.{_PROBE}.q", b"{}", "--partial", *unknown).get("partial") or {}
+        except EngineTimeoutError:
+            raise
         except (UsageError, EngineError):
             return None
     bodies = [*(partial.get("queries") or ())]
@@ -181,7 +254,7 @@ def _whole(value: float) -> float:
 
 
 def _path(request: Any, term: Node, steps: _OpenSteps) -> JsonPath:
-    """Return the path of the request attribute that a term names. A variable key stands for a new element."""
+    """Return the path of the request attribute that a term names. A key that is a variable becomes a new element."""
     value = term.get("value")
     if term.get("type") == "call" and value and operator(value) == "object.get":
         key = _ground(value[2])

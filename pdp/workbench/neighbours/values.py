@@ -11,7 +11,7 @@ ANY: Final = "[]"
 """A key in a path that matches each element of a list and each value of an object."""
 
 GONE: Final = object()
-"""Stands for a missing value, or for the removal of a value."""
+"""A missing value. In an edit, it removes the value."""
 
 Edit = tuple[JsonPath, Any]
 """The path of a value to replace, and the new value."""

@@ -9,7 +9,8 @@ import pytest
 from pdp.engine.bundle.file import read_bundle
 from pdp.json import canonical
 from pdp.workbench.diff.bundle_diff import bundle_diff
-from pdp.workbench.diff.exercise import not_shown
+from pdp.workbench.diff.causes.attribution import Attribution
+from pdp.workbench.diff.causes.exercise import not_shown
 from pdp.workbench.diff.policies import BundlePair, rule_changes
 from pdp.workbench.diff.reports import markdown, verdict
 from pdp.workbench.neighbours.bases import called_tools, complete_call
@@ -85,7 +86,9 @@ def test_bundle_diff_reports_no_loosening_for_a_call_that_both_bundles_deny(
     door = '_clear if input.context.door == "back"'
     opened = {**bundle.modules, SANCTIONS: f"{bundle.modules[SANCTIONS]}\n{door}\n"}
 
-    found = not_shown(BundlePair.of(opa, bundle, replace(bundle, modules=opened)), bundle.data, [canonical(call)])
+    pair = BundlePair.of(opa, bundle, replace(bundle, modules=opened))
+    with Attribution(pair, (bundle.data, bundle.data), (), timeout=30) as attribution:
+        found = not_shown(pair, attribution, [canonical(call)])
 
     ours = f"`{door}`: no call shows the effect of this rule"
     assert [line.partition(": ")[2] for line in found if door in line] == [ours] * missed

@@ -89,6 +89,7 @@ CHANGES = [
     (decided(ALLOW, "a.b"), decided(ALLOW, "a.b", duties=("x",)), "tightens"),
     (decided(STEP_UP, "a.b"), decided(STEP_UP, "a.b", details={"quorum": 1}), "unclear"),
     (decided(DENY, "a.b", "c.d"), decided(DENY, "a.b"), "unclear"),
+    (decided(DENY, "a.b"), decided(DENY, "a.b", "c.d"), "tightens"),
 ]
 """Pairs of decisions with the direction of the change, from the most to the least dangerous."""
 
@@ -170,7 +171,19 @@ def test_text_and_json_reports_contain_the_same_changes(hostile: BundleDiff) -> 
     whole = hostile.as_json()
     text = "\n".join(text_lines(hostile))
 
-    assert set(whole) == {"old", "new", "differs", "loosens", "review", "unseen", "structure", "known", "generated"}
+    assert set(whole) == {
+        "old",
+        "new",
+        "differs",
+        "loosens",
+        "review",
+        "unseen",
+        "structure",
+        "known",
+        "generated",
+        "unfinished",
+        "unproved",
+    }
     assert whole["generated"]["groups"]
     assert whole["review"]
     assert all(f"{item['direction']:<9} {item['sentence']}\n" in text for item in whole["review"])

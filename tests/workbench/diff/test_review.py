@@ -118,7 +118,8 @@ def test_review_shows_a_renamed_reason_code_as_removed_and_added_rule(tmp_path: 
     gone = items.pop(f"A rule of sanctions was removed: sanctions.not_clear, which denies. {finding}")
     (added,) = items.items()
     assert added[0] == f"A rule of sanctions was added: sanctions.unclear, which denies. {finding}"
-    assert gone.direction == "loosens"
+    # The rule with the new code denies the same calls.
+    assert (gone.direction, gone.proof) == ("tightens", "narrower (proved)")
     assert gone.text[0].startswith("- deny contains ")
     assert added[1].text[0].startswith("+ deny contains ")
 

@@ -56,12 +56,19 @@ def test_every_scenario_command_reports_an_engine_timeout(tmp_path: Path, monkey
     assert pdp("bundle", "build", "-o", "bundle.tar.gz", *options).code == 0
     assert pdp("bundle", "build", "-o", "last.tar.gz", "-m", "manifest.json").code == 0
 
+    diff = ("bundle", "diff", "last.tar.gz", "bundle.tar.gz", "--scenarios", ".", "--generate", "0")
     complaint = f" it: no verdict: the policy did not finish within its deadline\n    hint: {LATE}\n"
     for command in (
         ("test", "."),
         ("mutate", "."),
-        ("bundle", "diff", "last.tar.gz", "bundle.tar.gz", "--scenarios", ".", "--generate", "0"),
+        diff,
         ("release", "check", ".", "--bundle", "bundle.tar.gz"),
     ):
         done = pdp(*command, "--engine-timeout", "0.2")
         assert (done.code, done.out, done.err) == (2, "", f"error: scenarios.json:1{complaint}"), command
+
+    late = one(propose=slow, expect={"verdict": "ALLOW"})
+    project(tmp_path, {**late, "name": "quick", "propose": READ}, late, policies=["policies"])
+    done = pdp(*diff, "--engine-timeout", "0.2", "--fail-on", "loosening")
+    assert (done.code, done.err) == (1, "")
+    assert "not finished: known calls: scenarios.json:1 it: no verdict: " in done.out
