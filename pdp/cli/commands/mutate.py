@@ -18,7 +18,8 @@ from pdp.opa.program import find_opa
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
 from pdp.workbench.mutation.mutant import Fate
-from pdp.workbench.mutation.run import MutationRun, report_lines
+from pdp.workbench.mutation.report import report_lines
+from pdp.workbench.mutation.run import MutationRun
 from pdp.workbench.mutation.run import mutate as run_mutants
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
@@ -50,6 +51,7 @@ def mutate(
         str | None, typer.Option(metavar="TEXT", help="The seed of --sample. Default: a random seed, which is printed.")
     ] = None,
     engine_timeout: EngineTimeout = ENGINE_TIMEOUT,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show every survivor with its change.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Change policies, manifests and data in one place at a time, and show the changes that no scenario detects.
@@ -84,7 +86,7 @@ def mutate(
     if not run.total and not interrupted:
         nothing = "no file of these scenarios can be mutated" if only is None else f"--only {only!r}: no mutant matches"
         raise UsageError(nothing, hint="give scenario files with your own policies, or add --baseline")
-    _print(run, as_json=as_json)
+    _print(run, verbose=verbose, as_json=as_json)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
     if run.faults:
@@ -93,9 +95,10 @@ def mutate(
     raise typer.Exit(Exit.FAILED if too_many else Exit.OK)
 
 
-def _print(run: MutationRun, *, as_json: bool) -> None:
+def _print(run: MutationRun, *, verbose: bool, as_json: bool) -> None:
     summary = run.summary() if run.complete else f"interrupted; {run.summary()}"
-    print_answer(run.as_json(), (*(line.expandtabs(4) for line in report_lines(run)), summary), as_json=as_json)
+    lines = (line.expandtabs(4).rstrip() for line in report_lines(run, verbose=verbose))
+    print_answer(run.as_json(), (*lines, summary), as_json=as_json)
     for note in () if as_json else run.notes:
         print_error(note)
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pdp.errors import Place
 from pdp.manifest.effective import EffectiveManifest
+from pdp.opa.rules import statements
 from pdp.workbench.scenarios.files.suite import Suite
 
 _CONTEXT: Final = 2
@@ -32,6 +33,11 @@ class Mutant:
     changed: str
     diff: str
 
+    @property
+    def rule(self) -> tuple[int, str]:
+        """The line of the changed rule, or 0 if it is no rule, and its name for a person."""
+        return 0, self.owner
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegoMutant(Mutant):
@@ -40,6 +46,14 @@ class RegoMutant(Mutant):
     module: str
     package: str
     text: str
+
+    @property
+    def rule(self) -> tuple[int, str]:
+        """The line of the rule's head, and the rule's reason code or else its name."""
+        above = [statement for statement in statements(self.text) if statement.line <= self.place.line]
+        custom = above[-1].metadata.get("custom") if above else None
+        code = custom.get("code") if isinstance(custom, dict) else None
+        return (above[-1].line if above else 0), code if isinstance(code, str) else self.owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Run mutation testing: create the mutants of suites, test each mutant, and search a scenario for each survivor."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
@@ -14,14 +14,16 @@ from pdp.errors import Fault, FileFaultsError
 from pdp.json import canonical
 from pdp.workbench.diff.comparison import WORKERS
 from pdp.workbench.mutation.edits import data_mutants, manifest_mutants, rego_mutants
-from pdp.workbench.mutation.equivalents import Marked, different
+from pdp.workbench.mutation.equivalents import Marked
 from pdp.workbench.mutation.mutant import DataMutant, Fate, Judgement, ManifestMutant, Mutant, RegoMutant
 from pdp.workbench.mutation.search import propose_scenario
 from pdp.workbench.mutation.trial import Recorded, judge_embedded, open_rego_trial, record
 from pdp.workbench.scenarios.files.suite import Suite, policy_modules
 
 MOST_SEARCHED: Final = 30
-"""The maximum number of survivors for which a scenario is searched, because a search takes time."""
+"""The maximum number of causes for which a scenario is searched, because a search takes time."""
+
+RULE_DROPPED: Final = "rule dropped"
 
 
 @dataclass(slots=True)
@@ -29,7 +31,8 @@ class MutationRun:
     """The results of a mutation run so far: a judgement of each tested mutant by its id, and the `total` of mutants.
 
     `complete` is set when all mutants were tested and the search for scenarios has ended. `notes` name parts that were
-    not tested. `faults` are about mutants that are marked as equivalent but are not.
+    not tested. `faults` are about mutants that are marked as equivalent but are not. `unreached` has the survivors that
+    stand for a rule that no scenario reaches, by id, with the number of the rule's mutants, which were not tested.
     """
 
     total: int = 0
@@ -37,6 +40,7 @@ class MutationRun:
     complete: bool = False
     notes: list[str] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    unreached: dict[str, int] = field(default_factory=dict)
 
     def count(self, fate: Fate) -> int:
         """Return the number of mutants with the given fate."""
@@ -53,6 +57,11 @@ class MutationRun:
         judgements = [judgement for judgement in self.judgements.values() if judgement.fate is fate]
         return sorted(judgements, key=_place)
 
+    def without_effect(self, identity: str) -> bool:
+        """Return whether a tested mutant survived, and decides every recorded request as the original does."""
+        judgement = self.judgements[identity]
+        return judgement.fate is Fate.SURVIVED and not judgement.unnoticed
+
     def add(self, judgement: Judgement, entry: Marked | None) -> None:
         """Add a judgement. `entry` is the entry of `mutants.yaml` that marks the mutant as equivalent, if any."""
         if entry is not None:
@@ -64,7 +73,8 @@ class MutationRun:
     def as_json(self) -> dict[str, Any]:
         """Return the counts, the score in percent (null if no mutant counts), and every survivor as plain JSON.
 
-        `invalid` counts mutants that cannot be loaded. After an interruption, `complete` is false.
+        `invalid` counts mutants that cannot be loaded. After an interruption, `complete` is false. `unreached` of a
+        survivor counts the other mutants of its rule, if no scenario reaches the rule.
         """
         return {
             **{fate.value: self.count(fate) for fate in Fate},
@@ -72,7 +82,10 @@ class MutationRun:
             "score": None if self.score is None else round(self.score, 2),
             "complete": self.complete,
             "notes": self.notes,
-            "survivors": [_survivor(survivor) for survivor in self.of(Fate.SURVIVED)],
+            "survivors": [
+                {**_survivor(survivor), "unreached": self.unreached.get(survivor.mutant.id, 0)}
+                for survivor in self.of(Fate.SURVIVED)
+            ],
         }
 
     def summary(self) -> str:
@@ -83,40 +96,14 @@ class MutationRun:
         judged, total = len(self.judgements), self.total
         whole = f"{total} mutant{'s' * (total != 1)}" if judged == total else f"{judged} of {total} mutants"
         score = "nothing to score" if self.score is None else f"score {self.score:.1f} %"
-        return f"{whole}: {counts}; {score}"
+        more = f"; {sum(self.unreached.values())} more in rules that no scenario reaches" if self.unreached else ""
+        return f"{whole}: {counts}; {score}{more}"
 
 
-def report_lines(run: MutationRun) -> Iterator[str]:
-    """Yield text about the survivors, grouped by rule, tool or data path. Groups that admit more come first."""
-    groups: dict[tuple[str, str], list[Judgement]] = {}
-    for survivor in run.of(Fate.SURVIVED):
-        groups.setdefault((survivor.mutant.owner, survivor.mutant.place.file), []).append(survivor)
-    dangers = {name: sum(map(_loosens, group)) for name, group in groups.items()}
-    for name in sorted(groups, key=lambda name: (not dangers[name], -len(groups[name]))):
-        (owner, file), group, loosening = name, groups[name], dangers[name]
-        admit = f", {loosening} of which {'loosens' if loosening == 1 else 'loosen'} the policy" if loosening else ""
-        yield f"{owner} in {file}: {len(group)} {'survives' if len(group) == 1 else 'survive'}{admit}"
-        for survivor in sorted(group, key=_loosens, reverse=True):
-            yield from (f"  {line}".rstrip() for line in _survivor_lines(survivor))
-        yield ""
-
-
-def _loosens(survivor: Judgement) -> bool:
-    return survivor.proposal is not None and survivor.proposal.loosens
-
-
-def _survivor_lines(survivor: Judgement) -> Iterator[str]:
-    mutant, proposal = survivor.mutant, survivor.proposal
-    more = ", and loosens the policy" if _loosens(survivor) else ""
-    yield f"{mutant.place.file}:{mutant.place.line}: {mutant.kind} in {mutant.owner} survives{more}"
-    yield f"  {mutant.id}"
-    yield from (f"    {line}" for line in mutant.diff.splitlines())
-    if survivor.unnoticed:
-        yield f"  {different(survivor.unnoticed)}, but no scenario expects it"
-    if proposal is None:
-        return
-    yield f"  no scenario to propose: {proposal.note}" if proposal.scenario is None else f"  add to {proposal.file}:"
-    yield from (f"    {line}" for line in (proposal.scenario or "").splitlines())
+def cause(survivor: Judgement) -> tuple[str, tuple[int, str], str]:
+    """Return what mutants with a common cause share: the file, the rule or tool, and the kind."""
+    mutant = survivor.mutant
+    return mutant.place.file, mutant.rule, mutant.kind
 
 
 def _place(judgement: Judgement) -> tuple[str, int, str]:
@@ -137,9 +124,12 @@ def _survivor(survivor: Judgement) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
+    """A mutant to test with some suites. `unreached` is the module and line of its rule if no scenario reaches it."""
+
     mutant: RegoMutant | ManifestMutant | DataMutant
     suites: Sequence[Recorded]
     judge: Callable[[], Judgement]
+    unreached: tuple[str, int] | None = None
 
 
 def mutate(
@@ -195,19 +185,57 @@ def mutate(
             run.notes.append(f"tested {sample} of {len(mixed)} mutants, drawn with the seed {seed!r}")
             mixed = mixed[:sample]
         run.total = len(mixed)
-        _work([partial(_judged, attempts[identity]) for identity in mixed], add)
+        rules = _unreached(attempts, mixed) if sample is None else {}
+        first = [identity for identity in rules if identity not in equivalent]
+        _work([partial(_judged, attempts[identity]) for identity in first], add)
+        run.unreached |= {identity: len(rules[identity]) for identity in first if run.without_effect(identity)}
+        untested = {other for identity in run.unreached for other in rules[identity]}
+        mixed = [identity for identity in mixed if identity not in untested]
+        run.total = len(mixed)
+        _work([partial(_judged, attempts[identity]) for identity in mixed if identity not in run.judgements], add)
         if opa is not None and modules is None:
-            survivors = run.of(Fate.SURVIVED)
-            # Mutants of custom Rego come first, because scenarios are written to test custom Rego.
-            survivors.sort(key=lambda survivor: getattr(survivor.mutant, "module", None) not in own)
-            if len(survivors) > MOST_SEARCHED:
-                run.notes.append(
-                    f"searched scenarios for {MOST_SEARCHED} of {len(survivors)} survivors only, "
-                    "those in your own Rego first"
-                )
-            searched = survivors[:MOST_SEARCHED]
-            _work([partial(_searched, survivor, attempts[survivor.mutant.id], opa) for survivor in searched], add)
+            _search(run, own, attempts, opa, add)
         run.complete = True
+
+
+def _unreached(attempts: Mapping[str, Sequence[_Attempt]], among: Iterable[str]) -> dict[str, set[str]]:
+    """Return the mutants that drop a rule which no scenario reaches, each with all other mutants of the rule."""
+    rules: dict[Any, list[str]] = {}
+    for identity in among:
+        places = {attempt.unreached for attempt in attempts[identity]}
+        if None not in places:
+            rules.setdefault(next(iter(places)), []).append(identity)
+    found = {}
+    for identities in rules.values():
+        dropped = [each for each in identities if attempts[each][0].mutant.kind == RULE_DROPPED]
+        if dropped:
+            first = min(dropped, key=lambda identity: attempts[identity][0].mutant.place.line)
+            found[first] = {*identities} - {first}
+    return found
+
+
+def _search(
+    run: MutationRun,
+    own: Collection[str],
+    attempts: Mapping[str, Sequence[_Attempt]],
+    opa: Path,
+    add: Callable[[Judgement], None],
+) -> None:
+    causes = _causes(run, own)
+    if len(causes) > MOST_SEARCHED:
+        run.notes.append(
+            f"searched scenarios for {MOST_SEARCHED} of {len(causes)} rules and kinds of mutants only, "
+            "those in your own Rego first"
+        )
+    _work([partial(_searched, each, attempts[each.mutant.id], opa) for each in causes[:MOST_SEARCHED]], add)
+
+
+def _causes(run: MutationRun, own: Collection[str]) -> list[Judgement]:
+    """Return the first survivor of each cause: rules that no scenario reaches first, then those of custom Rego."""
+    survivors = run.of(Fate.SURVIVED)
+    survivors.sort(key=lambda survivor: getattr(survivor.mutant, "module", None) not in own)
+    survivors.sort(key=lambda survivor: survivor.mutant.id not in run.unreached)
+    return list({cause(survivor): survivor for survivor in reversed(survivors)}.values())[::-1]
 
 
 def _left_out(marked: Sequence[Marked], ids: AbstractSet[str], opa: Path | None) -> Iterator[str]:
@@ -244,7 +272,12 @@ def _attempts(
         broken = [mutant for mutant in mutants_of_rego if selected(mutant)]
         if broken:
             trial = stack.enter_context(open_rego_trial(opa, group))
-            yield from (_Attempt(mutant, group, partial(trial.judge, mutant)) for mutant in broken)
+            reached = trial.reached() if others else None
+            for mutant in broken:
+                line, _ = mutant.rule
+                unreached = reached is not None and line not in reached.get(mutant.module, ())
+                place = (mutant.module, line) if unreached else None
+                yield _Attempt(mutant, group, partial(trial.judge, mutant), place)
     if not others:
         return
     # A mutant of a manifest or of data has the same id in all groups of suites, so it is reported once.
@@ -268,7 +301,7 @@ def _judged(attempts: Sequence[_Attempt]) -> Judgement:
 
 def _searched(survivor: Judgement, attempts: Sequence[_Attempt], opa: Path) -> Judgement:
     for attempt in attempts:
-        proposal = propose_scenario(attempt.mutant, attempt.suites, opa)
+        proposal = propose_scenario(attempt.mutant, attempt.suites, opa, solved=attempt.unreached is not None)
         if proposal.scenario is not None:
             break
     return replace(survivor, proposal=proposal)

@@ -4,46 +4,41 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import chain, takewhile
+from itertools import chain, islice, takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import orjson
-import yaml
 
 from pdp.decision import Verdict
 from pdp.engine.bundle.file import Bundle
 from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN
-from pdp.json import thawed
-from pdp.manifest.diff import Direction
 from pdp.opa.tool import OpaTool
-from pdp.workbench.diff.comparison import ComparedCall, Comparison, Difference
+from pdp.workbench.diff.comparison import ComparedCall, Comparison
 from pdp.workbench.diff.generated import GeneratedCalls
 from pdp.workbench.diff.policies import BundlePair
 from pdp.workbench.mutation.mutant import DataMutant, ManifestMutant, Mutant, ProposedScenario, RegoMutant
 from pdp.workbench.mutation.trial import Recorded
+from pdp.workbench.mutation.written import CallWriter
 from pdp.workbench.neighbours.bases import tool_of
-from pdp.workbench.neighbours.runs import FLOW
-from pdp.workbench.neighbours.values import at
-from pdp.workbench.scenarios.files.scenario import Expect
 from pdp.workbench.scenarios.files.suite import Suite, policy_modules
 from pdp.workbench.scenarios.running.engines import bundle_of
-from pdp.workbench.scenarios.running.expectation import Happened, actual, has_fields
-from pdp.workbench.scenarios.running.scenario_run import replaced_texts
 
 _MOST: Final = 4000
 """The maximum number of generated calls. Calls that vary attributes of a changed rule come first."""
 
-_WIDTH: Final = 110
-_DECIDED: Final = Expect(verdict=None, codes=(), obligations=())
-"""An expectation with the fields of a decision that a proposed scenario expects."""
+_MOST_FOUND: Final = 20
+"""The maximum number of differing calls of which one should be a call that a scenario can propose."""
 
 
 def propose_scenario(
-    mutant: RegoMutant | ManifestMutant | DataMutant, recorded: Sequence[Recorded], opa: Path
+    mutant: RegoMutant | ManifestMutant | DataMutant, recorded: Sequence[Recorded], opa: Path, *, solved: bool = False
 ) -> ProposedScenario:
-    """Search a scenario that kills a mutant. `recorded` are suites with the policy, manifest or data to change."""
+    """Search a scenario that kills a mutant. `recorded` are suites with the policy, manifest or data to change.
+
+    With `solved`, OPA computes the conditions of the changed rule, which takes seconds.
+    """
     pair = BundlePair.of(opa, *_bundles(mutant, recorded, opa))
     steps = (step for ran in recorded for result in ran.results for step in result.steps)
     answers = {answer.body: answer.decision.verdict for step in steps for answer in step.answers}
@@ -53,19 +48,28 @@ def propose_scenario(
     # Engines with additional corpora and documents, which no suite has, help to generate the calls. Other engines, with
     # the data of the suites, compare the decisions and compute the expectation.
     generated = GeneratedCalls(pair)
+    other = 0
     with generated.comparison, Comparison(*pair.bundles) as comparison:
-        near = takewhile(lambda call: call.known_tool, generated.calls(_MOST, allowed=allowed, solved=False))
+        near = takewhile(lambda call: call.known_tool, generated.calls(_MOST, allowed=allowed, solved=solved))
         with closing(comparison.differences(chain(known, near))) as differences:
-            for difference in differences:
-                expect = _expectation(difference)
-                # A raw request contains the state of its run, so it cannot show a changed label; only a scenario with
-                # earlier reads can.
-                runs = (at(orjson.loads(body), FLOW) for body in (difference.call.old, difference.call.new))
-                if expect is not None and next(runs) == next(runs):
-                    loosens = difference.change.direction is Direction.LOOSENS
-                    return _for_request(mutant, orjson.loads(difference.call.old), expect, recorded, loosens=loosens)
-    note = f"no difference in {len(known)} recorded and {generated.extent.requests} generated requests"
+            for difference in islice(differences, _MOST_FOUND):
+                request = orjson.loads(difference.call.old)
+                ran = _with_tool(tool_of(request), recorded)
+                suite = ran.suite
+                changed = suite.manifest if isinstance(mutant, RegoMutant) else mutant.applied(suite).manifest
+                proposed = CallWriter(ran, (suite.manifest, changed), comparison.engines).written(request)
+                if proposed is not None:
+                    return proposed
+                other += 1
+    which = f"no scenario can propose one of {other} different calls" if other else "no difference"
+    note = f"{which} in {len(known)} recorded and {generated.extent.requests} generated requests"
     return ProposedScenario(None, None, note)
+
+
+def _with_tool(tool: str | None, recorded: Sequence[Recorded]) -> Recorded:
+    """Return the suite with the most scenarios among those that have the tool."""
+    having = [ran for ran in recorded if tool in ran.suite.manifest.tools]
+    return max(having, key=lambda ran: len(ran.results), default=recorded[0])
 
 
 def _bundles(
@@ -92,46 +96,3 @@ def _with_manifests(mutant: Mutant, suites: Sequence[Suite]) -> Bundle:
             for digest, document in documents.items()
         }
     return replace(bundle, data={**merged_data(bundle.data, data=suites[0].data), "manifests": documents})
-
-
-def _expectation(difference: Difference) -> dict[str, Any] | None:
-    """Return the original decision as an expectation; None if no expectation can show the difference."""
-    before, after = (actual(_DECIDED, Happened(decision=decision)) for decision in (difference.old, difference.new))
-    if before != after:
-        return before
-    details = {
-        reason.code: reason.details
-        for reason in difference.old.reasons
-        if reason.code in difference.change.details
-        and reason.details
-        and not any(
-            has_fields(other.details, reason.details) for other in difference.new.reasons if other.code == reason.code
-        )
-    }
-    return {"verdict": before["verdict"], "details": details} if details else None
-
-
-def _for_request(
-    mutant: Mutant, request: Any, expect: dict[str, Any], recorded: Sequence[Recorded], *, loosens: bool
-) -> ProposedScenario:
-    """Return a scenario for a request, as a YAML list with one item. Digest and version are placeholders."""
-    tool = tool_of(request)
-    suite = next((ran.suite for ran in recorded if tool in ran.suite.manifest.tools), recorded[0].suite)
-    names = {suite.manifest.digest: "$manifest_digest", suite.manifest.version: "$manifest_version"}
-    scenario = {
-        "name": f"kills {mutant.id}",
-        "why": f"detects {mutant.kind} in {mutant.owner} ({mutant.place.file}:{mutant.place.line})",
-        "request": replaced_texts(request, names),
-        "expect": expect,
-    }
-    text = yaml.dump(
-        thawed([scenario]), Dumper=_Plain, sort_keys=False, allow_unicode=True, default_flow_style=None, width=_WIDTH
-    )
-    return ProposedScenario(str(text).rstrip("\n"), suite.file, loosens=loosens)
-
-
-class _Plain(yaml.SafeDumper):
-    """A YAML dumper without aliases, because aliases are hard to read."""
-
-    def ignore_aliases(self, _: Any) -> bool:
-        return True

@@ -130,6 +130,11 @@ class RegoTrial:
         unnoticed = sum(self._differs(body, known) for body in self._original)
         return Judgement(mutant, Fate.SURVIVED, unnoticed=unnoticed)
 
+    def reached(self) -> Mapping[str, frozenset[int]]:
+        """Return the lines that the recorded requests evaluate completely, by module."""
+        lines = self._evaluator.evaluate(list(self._original), coverage=True).lines or {}
+        return {path: module.covered for path, module in lines.items()}
+
     def _differs(self, body: bytes, known: Mapping[bytes, bytes | None]) -> bool:
         return body not in known or known[body] != self._original[body]
 

@@ -19,7 +19,7 @@ from pdp.workbench.shown_file import shown_file
 from tests.support import PATIENCE, ROOT, until
 from tests.support.command_line import environment, pdp
 from tests.support.scenario_files import READ, one, project
-from tests.workbench.mutation.weak_project import CONDITION, MODULE, REGO, mutated, weak_project, wire
+from tests.workbench.mutation.weak_project import CONDITION, MODULE, REGO, WEAK, mutated, weak_project, wire
 
 pytestmark = pytest.mark.opa
 
@@ -29,6 +29,29 @@ LIMIT = f"number.at_most(50, {AMOUNT})"
 BELOW = wire(49.6, verdict="ALLOW")
 NEAR = (wire(50, verdict="DENY"), BELOW)
 """With these scenarios, only the mutant with the limit 49.999 survives. The search for each survivor takes a second."""
+
+
+NEW_CONCERN = """# METADATA
+# title: Notes
+# description: Some amounts are not wired.
+package custom.concerns.notes
+
+import data.authz.lib.reason
+
+# METADATA
+# title: Foreign
+# description: The amount is not wired.
+# custom: {code: notes.foreign}
+deny contains reason.new(rego.metadata.rule(), {}) if {
+	input.action.name == "send_wire"
+	_unwanted(input.context.arguments.amount)
+}
+
+# A helper of the rule, which the same scenario reaches.
+_unwanted(amount) if {
+	amount == 7
+}
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -75,9 +98,46 @@ def test_scenario_proposed_for_a_surviving_mutant_kills_that_mutant() -> None:
     assert (weak.total, len(weak.judgements), weak.complete, weak.notes) == (9, 9, True, [])
     assert weak.score == pytest.approx(100 * 4 / 9)
 
-    strong = mutated(weak_project(Path(), *map(proposed, weak.of(Fate.SURVIVED))), only=OWN)
+    # Each cause, which is a rule and a kind of mutant, gets one scenario. Other mutants of the cause may need another.
+    scenarios: dict[str, dict[str, Any]] = {}
+    for _ in range(3):
+        survivors = [each for each in weak.of(Fate.SURVIVED) if each.proposal]
+        scenarios |= {scenario["name"]: scenario for scenario in map(proposed, survivors)}
+        weak = mutated(weak_project(Path(), *scenarios.values()), only=OWN)
 
-    assert (strong.count(Fate.KILLED), strong.count(Fate.SURVIVED), strong.score) == (9, 0, 100)
+    assert (weak.count(Fate.KILLED), weak.count(Fate.SURVIVED), weak.score) == (9, 0, 100)
+    assert all(scenario.keys() == {"name", "propose", "expect"} for scenario in scenarios.values())
+
+
+def test_mutation_of_a_new_concern_first_shows_the_rules_that_no_scenario_reaches() -> None:
+    file = weak_project(Path(), *NEAR)
+    module = Path("policies/custom/concerns/notes/notes.rego")
+    module.parent.mkdir()
+    module.write_text(NEW_CONCERN)
+    done = pdp("mutate", str(file), "--only", ".rego")
+    head, scenario, helper, *rest = done.out.splitlines()
+    where = "policies/custom/concerns/notes/notes.rego"
+
+    assert (done.code, done.err) == (0, "")
+    assert head == f"{where}:12: no scenario reaches notes.foreign (17 mutants); add to scenarios.json:"
+    assert yaml.safe_load(scenario) == [
+        {
+            "name": "send_wire with amount 7 is DENY",
+            "propose": {"tool": "send_wire", "arguments": {"amount": 7}},
+            "expect": {"verdict": "DENY", "codes": ["notes.foreign"]},
+        }
+    ]
+    assert (
+        helper == f"{where}:18: no scenario reaches _unwanted (6 mutants); the scenario for {where}:12 also detects it"
+    )
+    assert rest[-1].endswith("; 21 more in rules that no scenario reaches")
+    assert len(rest) < 10
+
+    project(Path(), *WEAK, *NEAR, *yaml.safe_load(scenario), policies=["policies"])
+    reached = pdp("mutate", str(file), "--only", ".rego", "--json").json
+
+    assert reached["killed"] > 15
+    assert all(survivor["unreached"] == 0 for survivor in reached["survivors"])
 
 
 def test_mutation_run_proposes_no_scenario_for_a_mutant_without_effect() -> None:
@@ -92,32 +152,19 @@ def test_mutation_run_proposes_no_scenario_for_a_mutant_without_effect() -> None
         )
     }  # fmt: skip
 
-    for survivor in survivors:
-        assert survivor.proposal is not None
-        assert survivor.proposal.scenario is None
-        assert str(survivor.proposal.note).startswith("no difference in 3 recorded and ")
+    # The three survivors have one cause, so a scenario is searched once.
+    (proposal,) = (survivor.proposal for survivor in survivors if survivor.proposal)
+    assert proposal.scenario is None
+    assert str(proposal.note).startswith("no difference in 3 recorded and ")
 
 
-def test_proposed_scenario_expects_reason_details_if_a_mutant_changes_only_the_details() -> None:
+def test_mutation_run_proposes_no_scenario_if_a_mutant_changes_only_the_details() -> None:
     read = one(name="read", propose=READ, expect={"verdict": "ALLOW"})
-    weak = mutated(weak_project(Path(), read), only="effect-class")
-    (survivor,) = weak.of(Fate.SURVIVED)
-    scenario = proposed(survivor)
-    request = scenario.pop("request")
+    (survivor,) = mutated(weak_project(Path(), read), only="effect-class").of(Fate.SURVIVED)
 
-    assert request["action"]["properties"] == {
-        "manifest_digest": "$manifest_digest", "manifest_version": "$manifest_version", "tool": "read_note",
-    }  # fmt: skip
-    assert scenario == {
-        "name": f"kills {survivor.mutant.id}",
-        "why": "detects effect class lightened in read_note (manifest.json:1)",
-        "expect": {
-            "verdict": "ALLOW",
-            "details": {"effects.gate_satisfied": {"effect_class": "read-internal", "clauses": ["scope"]}},
-        },
-    }
-    scenario["request"] = request
-    assert mutated(weak_project(Path(), scenario), only="effect-class").count(Fate.KILLED) == 1
+    assert survivor.proposal is not None
+    assert survivor.proposal.scenario is None
+    assert str(survivor.proposal.note).startswith("no scenario can propose one of ")
 
 
 def test_mutation_run_proposes_scenarios_for_mutants_of_custom_rego_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +176,7 @@ def test_mutation_run_proposes_scenarios_for_mutants_of_custom_rego_first(monkey
 
     assert survivors[0].mutant.place.file == "manifest.json"
     assert [survivor.mutant.place.file for survivor in survivors if survivor.proposal] == [f"policies/{MODULE}"]
-    assert run.notes == [f"searched scenarios for 1 of {len(survivors)} survivors only, those in your own Rego first"]
+    assert run.notes == ["searched scenarios for 1 of 11 rules and kinds of mutants only, those in your own Rego first"]
 
 
 def test_mutate_command_includes_the_baseline_policies_if_requested() -> None:
@@ -287,6 +334,7 @@ def test_json_output_of_mutate_is_complete() -> None:
     assert survivor == {
         "id": survivor["id"], "kind": "constant moved", "owner": "deny", "file": f"policies/{MODULE}",
         "line": CONDITION, "original": "50", "changed": survivor["changed"], "unnoticed": 0,
+        "unreached": 0,
     }  # fmt: skip
     assert {survivor["changed"], second["changed"]} == {"49", "51"}
     assert diff.splitlines()[:2] == [f"--- policies/{MODULE}", f"+++ policies/{MODULE} (mutant)"]
@@ -299,16 +347,17 @@ def test_mutate_fails_if_more_than_max_survivors_survive() -> None:
     weak_project(Path(), BELOW)
     done = pdp("mutate", "scenarios.json", "--only", OWN, "--max-survivors", "2")
 
-    # Survivors are grouped by rule. Survivors that allow more calls come first.
-    lines = done.out.splitlines()
-    heads = [line for line in lines if not line.startswith(" ") and "survive" in line]
-    assert heads[0].startswith("deny in policies/")
-    assert "of which loosen" in heads[0]
-    dangers = ["loosens the policy" in line for line in lines if line.startswith("  policies/") and " survives" in line]
-    assert dangers == sorted(dangers, reverse=True)
+    # Survivors are grouped by rule and kind. Causes that allow more calls come first.
+    dangers = ["loosens the policy" in line for line in done.out.splitlines() if not line.startswith(" ")]
+    assert dangers == [True, False, False]
+    assert "@@" not in done.out
     assert (done.code, done.out.splitlines()[-1], done.err) == (
         1, "9 mutants: 6 killed, 3 survived; score 66.7 %", "",
     )  # fmt: skip
+
+    verbose = pdp("mutate", "scenarios.json", "--only", OWN, "--verbose").out
+    assert verbose.startswith(done.out[: done.out.rindex("9 mutants")])
+    assert verbose.count("@@ -") == 3
 
 
 def test_equal_seeds_select_equal_samples_of_mutants() -> None:
