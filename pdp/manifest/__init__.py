@@ -7,7 +7,8 @@ spellings: converts alternative layouts of a manifest, and maps paths in the mod
 effective: the effective manifest (manifest and governance file merged), and its digest
 roles: the member of `roles` that applies to a value
 exports: the part of a manifest that a model sees
-diff: the changes between two effective manifests
+diff: the governance changes between two effective entries
+versions: the changes between two effective manifests, and the versions that they need
 programs: command line templates of tools, and the list of allowed programs
 schema/: JSON Schemas of arguments and results
 expressions/: the expressions of mappings and invariants

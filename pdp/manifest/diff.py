@@ -1,4 +1,4 @@
-"""Compare two manifests: signature changes that need a new version, and governance changes.
+"""The governance changes between two effective entries of a tool, and between the pins of agents.
 
 A governance change loosens the rules if more calls are allowed after it, and tightens the rules if fewer are allowed. A
 change is unclear if it may do both, or if only a person can judge it. pdp/manifest/effective.py defines "stricter".
@@ -9,22 +9,26 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import takewhile
 from operator import not_
 from typing import Any, Final
 
-from semver import Version
-
 from pdp.json import pointer
-from pdp.manifest.effective import EffectiveManifest
-from pdp.manifest.exports import described
-from pdp.manifest.fields import EffectClass, FlowProfile, Integrity, Otherwise, RiskTier, Writes, duration_seconds
-from pdp.manifest.model import MAX_ARGUMENTS, Tool
+from pdp.manifest.fields import (
+    READ_CLASSES,
+    EffectClass,
+    FlowProfile,
+    Integrity,
+    Otherwise,
+    RiskTier,
+    Writes,
+    duration_seconds,
+)
+from pdp.manifest.model import MAX_ARGUMENTS
 from pdp.manifest.roles import RoleNames
 from pdp.manifest.rules.paths import mapped_values
-from pdp.manifest.schema.differences import Bump, SchemaChange, schema_changes
 
 
 class Direction(StrEnum):
@@ -66,6 +70,17 @@ class ContentChange:
         words = _replaced(self.old, self.new) if self.what == _CHANGED else self.what
         return f"{self.name}: {words}"
 
+    @property
+    def word(self) -> str:
+        """The direction; `narrower (proved)` if no rule of the baseline decides any request less strictly after it.
+
+        A concern of your own that reads the entry may decide otherwise.
+        """
+        field = self.name.rpartition(": ")[2]
+        proved = field.partition(".")[0] in _PROVED or field in _PROVED
+        is_narrower = self.direction is Direction.TIGHTENS and proved and not self.what.startswith(_WINDOW)
+        return "narrower (proved)" if is_narrower else self.direction.value
+
 
 def _replaced(old: Any, new: Any) -> str:
     texts = [
@@ -81,130 +96,15 @@ def _replaced(old: Any, new: Any) -> str:
     )
 
 
-_DESCRIPTION: Final = SchemaChange("description", "", _CHANGED, Bump.PATCH)
-
-
-@dataclass(frozen=True, slots=True)
-class ToolDiff:
-    """A tool that was added, removed or changed (`kind`). `signature` is empty unless the tool was changed."""
-
-    tool: str
-    kind: str
-    old_version: str | None
-    new_version: str | None
-    signature: tuple[SchemaChange, ...] = ()
-    governance: tuple[ContentChange, ...] = ()
-
-    @property
-    def needed(self) -> Bump:
-        """The smallest version bump that covers all signature changes."""
-        return max((change.bump for change in self.signature), default=Bump.NONE)
-
-    @property
-    def fault(self) -> str | None:
-        """Why the new version is too low for the signature changes, or None. Patch changes need no new version."""
-        if self.kind != _CHANGED or (self.old_version is None and self.needed < Bump.MINOR):
-            return None
-        if self.new_version is None:
-            return "has no version, although its signature or version changed"
-        if self.old_version is None:
-            return None
-        old, new = Version.parse(self.old_version), Version.parse(self.new_version)
-        if new < old:
-            return f"version {new} is lower than {old}"
-        # A pre-release of the lowest sufficient version is sufficient too.
-        least = old.bump_major() if self.needed is Bump.MAJOR else old.bump_minor()
-        if self.needed >= Bump.MINOR and new.finalize_version() < least:
-            return f"a {self.needed.word} change from version {old} to {new} needs at least {least}"
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestDiff:
-    """The differences between two effective manifests: changed tools, and changed versions that agents pin."""
-
-    old_version: str
-    new_version: str
-    old_digest: str
-    new_digest: str
-    tools: tuple[ToolDiff, ...]
-    pins: tuple[ContentChange, ...]
-
-    @property
-    def faults(self) -> tuple[str, ...]:
-        """A message for each tool whose new version is too low for its changes."""
-        return tuple(f"{tool.tool}: {tool.fault}" for tool in self.tools if tool.fault)
-
-    def directions(self) -> frozenset[Direction]:
-        """Return the directions of all governance changes."""
-        changes = [*self.pins, *(change for tool in self.tools for change in tool.governance)]
-        return frozenset(change.direction for change in changes)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the object that `pdp manifest diff --json` prints. Its keys are the same in all releases."""
-        return {
-            "old": {"version": self.old_version, "digest": self.old_digest},
-            "new": {"version": self.new_version, "digest": self.new_digest},
-            "tools": [
-                asdict(tool)
-                | {
-                    "needed": tool.needed.word,
-                    "fault": tool.fault,
-                    "signature": [asdict(change) | {"bump": change.bump.word} for change in tool.signature],
-                }
-                for tool in self.tools
-            ],
-            "pins": [asdict(change) for change in self.pins],
-            "faults": list(self.faults),
-        }
-
-
-def manifest_diff(old: EffectiveManifest, new: EffectiveManifest) -> ManifestDiff:
-    """Return the differences between two manifests that affect the model or the policy.
-
-    A changed description needs a patch bump, and a breaking change a major bump, also below version 1.0.0. Service
-    levels (`sla`) are not compared.
-
-    Args:
-        old: the manifest before the change.
-        new: the manifest after the change.
-
-    Examples:
-        >>> from pdp.files import load_effective
-        >>> old, new = load_effective("manifest.json"), load_effective("manifest.json", "governance.yaml")
-        >>> [tool.tool for tool in manifest_diff(old, new).tools]
-        ['initiate_wire', 'lookup_beneficiary', 'validate_payment']
-    """
-    tools = (
-        _tool_diff(name, old.tools.get(name), new.tools.get(name))
-        for name in sorted(old.tools.keys() | new.tools.keys())
-    )
-    return ManifestDiff(
-        old_version=old.version,
-        new_version=new.version,
-        old_digest=old.digest,
-        new_digest=new.digest,
-        tools=tuple(tool for tool in tools if tool is not None),
-        pins=tuple(pin_changes(old.document.get("agents"), new.document.get("agents"))),
-    )
-
-
-def _tool_diff(name: str, old: Tool | None, new: Tool | None) -> ToolDiff | None:
-    versions = (old.version if old else None, new.version if new else None)
-    before, after = (
-        None if tool is None else tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in (old, new)
-    )
-    governance = entry_changes(name, before, after)
-    if old is None or new is None:
-        return ToolDiff(name, "removed" if old else "added", *versions, governance=governance)
-    signature = (
-        *schema_changes(old.schema_, new.schema_, "request"),
-        *schema_changes(old.result_schema, new.result_schema, "response"),
-        *((_DESCRIPTION,) if described(old) != described(new) else ()),
-    )
-    if not signature and not governance and old.version == new.version:
-        return None
-    return ToolDiff(name, _CHANGED, *versions, signature, governance)
+# The policy reads these fields, and a stricter value never lets it decide less strictly. The window of a limit is left
+# out, because the enforcement point computes the sums.
+_PROVED: Final = frozenset((
+    "admits", "agents", "approval.approvers", "approval.expires", "approval.lasting.max", "approval.lasting.reaches",
+    "approval.lasting.uses", "approval.quorum", "approval.unless_within_limits", "destructive", "effect_class",
+    "flow.otherwise", "flow.profile", "flow.rules", "idempotency.required", "limits", "provenance.required", "purposes",
+    "risk_tier", "scopes", "tools",
+))  # fmt: skip
+_WINDOW: Final = "window of "
 
 
 def pin_changes(
@@ -316,6 +216,7 @@ def entry_changes(name: str, old: Mapping[str, Any] | None, new: Mapping[str, An
             if before.get(name) != after.get(name)
         ),
     ]
+    changes = [_with_other_fields(change, before, after) for change in changes]
     if ("flow" in before) != ("flow" in after):
         # If only one of the two versions uses labels, every label in it is stricter than no labels.
         used = _TIGHTENS if "flow" in after else _LOOSENS
@@ -346,6 +247,39 @@ def _rank_changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Con
             if old_rank is not None and new_rank is not None:
                 direction = _TIGHTENS if new_rank > old_rank else _LOOSENS
             yield ContentChange(name, direction, old, new, _CHANGED)
+
+
+def _with_other_fields(change: ContentChange, before: dict[str, Any], after: dict[str, Any]) -> ContentChange:
+    """Return the change with another direction if it tightens its own field, but may allow more because of others."""
+    was, now = before.get("effect_class"), after.get("effect_class")
+    needs_approval = after["risk_tier"] == RiskTier.HIGH or now == EffectClass.COMMIT_HIGH
+    loosens = {
+        # A gate with the clause "scope" allows nothing as long as the entry names no scope.
+        "scopes": not before["scopes"] and (now != EffectClass.PURE or "pattern" in after),
+        # Without a limit, no call keeps the limits, so every call needs the approval.
+        "limits": not before.get("limits") and needs_approval and bool(after.get("approval.unless_within_limits")),
+    }
+    unclear = {
+        # Only the gate of `read-external` demands a purpose, and each pattern denies all classes but one. Labels find
+        # other things in a tool that writes.
+        "effect_class": (was == EffectClass.READ_EXTERNAL and "purposes" not in after)
+        or ("flow" in before and was in READ_CLASSES and now not in READ_CLASSES)
+        or "pattern" in {**before, **after},
+        # The step-up of a limit takes the place of the step-up of the risk tier, and a grant may clear it.
+        "limits": bool(after.get("approval.lasting.reaches")),
+        # Fewer calls are similar to the approved call, but a grant now clears the links in this argument.
+        "approval.lasting.free": True,
+        # A tool of these classes with a body carries a message, so its target may be a party of the conversation.
+        "roles": now in (EffectClass.STAGE, EffectClass.COMMIT_LOW),
+        # The corrected call may be allowed.
+        "invariants": isinstance(change.new, dict) and isinstance(change.new.get("correct"), dict),
+    }
+    if change.direction is not _TIGHTENS:
+        return change
+    names = (change.name, change.name.partition(".")[0])
+    if any(loosens.get(name) for name in names):
+        return replace(change, direction=_LOOSENS)
+    return replace(change, direction=_UNCLEAR) if any(unclear.get(name) for name in names) else change
 
 
 def _set_changes(
@@ -381,7 +315,7 @@ def _limits(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentCh
             windows = was.get("window"), now.get("window")
             if was | {"window": None} == now | {"window": None} and all(isinstance(window, str) for window in windows):
                 direction = _TIGHTENS if duration_seconds(windows[1]) > duration_seconds(windows[0]) else _LOOSENS
-                words = f"window of {was['limit']}: {_replaced(*windows)}"
+                words = f"{_WINDOW}{was['limit']}: {_replaced(*windows)}"
                 yield ContentChange("limits", direction, old, new, words)
                 rest["limits"][old.index(was)] = now
     yield from _set_changes("limits", rest, after, more=_TIGHTENS)

@@ -8,10 +8,11 @@ import pytest
 import typer
 
 from pdp.cli.commands.manifest.files import diff as command
-from pdp.manifest.diff import Direction, ManifestDiff, manifest_diff
+from pdp.manifest.diff import Direction
 from pdp.manifest.effective import effective_manifest
 from pdp.manifest.model import Manifest
 from pdp.manifest.schema.differences import Bump, SchemaChange, schema_changes
+from pdp.manifest.versions import ManifestDiff, manifest_diff
 from tests.support.payments import EXAMPLE
 
 SCHEMA = {
@@ -441,12 +442,12 @@ def test_diff_command_prints_the_differences(tmp_path: Path, capsys: pytest.Capt
         "pay_bill changed, 1.2.3 -> 1.2.3\n"
         "  major    request kind was removed\n"
         "  patch    description changed\n"
-        "  tightens risk_tier: low -> medium\n"
-        "  loosens  scopes: removed bills.pay\n"
-        "  tightens scopes: added bills.all\n"
+        "  narrower (proved) risk_tier: low -> medium\n"
+        "  loosens   scopes: removed bills.pay\n"
+        "  narrower (proved) scopes: added bills.all\n"
         "  version  a major change from version 1.2.3 to 1.2.3 needs at least 2.0.0\n"
         "send_bill removed\n"
-        "  tightens tools: may no longer be called\n"
+        "  narrower (proved) tools: may no longer be called\n"
         "2 of the tools differ, 1 version is missing a bump\n"
     )
 
@@ -466,8 +467,10 @@ def test_diff_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[
                 "needed": "minor", "fault": fault,
                 "signature": [{"part": "request", "path": "memo", "what": "is new", "bump": "minor"}],
                 "governance": [
-                    {"name": "scopes", "direction": "loosens", **lists, "what": "removed bills.pay", "where": ""},
-                    {"name": "scopes", "direction": "tightens", **lists, "what": "added a", "where": ""},
+                    {"name": "scopes", "direction": "loosens", **lists, "what": "removed bills.pay", "where": "",
+                     "word": "loosens"},
+                    {"name": "scopes", "direction": "tightens", **lists, "what": "added a", "where": "",
+                     "word": "narrower (proved)"},
                 ],
             }
         ],
@@ -503,7 +506,7 @@ def test_diff_command_compares_governance_files(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr() == ("no tool differs, no versions are missing a bump\n", "")
     assert ran(manifest, manifest, governance=governance) == 0
     out, err = capsys.readouterr()
-    assert "  unclear  effect_class: not stated -> read-internal\n  tightens scopes: added payments.lookup\n" in out
+    assert "  unclear   effect_class: not stated -> read-internal\n  loosens   scopes: added payments.lookup\n" in out
     alone = "note: only {} has a governance file, so all its rules are shown as changed; use {}\n"
     assert err == alone.format("NEW", "--old-governance")
     assert ran(manifest, manifest, old_governance=governance) == 0

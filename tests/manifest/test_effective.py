@@ -388,8 +388,9 @@ _FIELDS = st.fixed_dictionaries(
 
 
 # A merge may loosen the policy in these fields: a marking both allows and restricts, the governance file overrides
-# mappings and roles, and the effect of `parties` depends on the other labels.
-_EITHER_WAY = ("context", "idempotency.key", "markings", "resource", "result.parties", "roles")
+# mappings and roles, and the effect of `parties` depends on the other labels. A tool without scopes or limits gets
+# those of the governance file, with which people may call it.
+_EITHER_WAY = ("context", "idempotency.key", "limits", "markings", "resource", "result.parties", "roles", "scopes")
 
 
 def _states(fields: dict[str, Any], name: str) -> bool:

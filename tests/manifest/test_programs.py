@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pdp.errors import FileFaultsError, UsageError
-from pdp.manifest.diff import manifest_diff
 from pdp.manifest.effective import EffectiveManifest, effective_tool
 from pdp.manifest.fields import argv_item
 from pdp.manifest.load import load_effective
 from pdp.manifest.model import DeclaredTool, Program
 from pdp.manifest.programs import cli_findings, program_path
+from pdp.manifest.versions import manifest_diff
 
 TEXT = {"type": "string"}
 GIT = Program(subcommands=("log", "remote", "show"), options=("--author", "-n", "--all"), operands=True)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from pdp.errors import FileFaultsError
-from pdp.manifest.diff import manifest_diff
 from pdp.manifest.effective import effective_tool, made_of
 from pdp.manifest.load import load_effective, load_manifest
 from pdp.manifest.model import DeclaredTool
 from pdp.manifest.rules.forbidden import forbidden_findings, staged_commits
 from pdp.manifest.rules.texts import LONGEST_NAME
+from pdp.manifest.versions import manifest_diff
 from tests.support import ROOT
 
 FREE = {"type": "object", "properties": {"prompt": {"type": "string"}}}

@@ -12,12 +12,13 @@ from pdp.cli.files import project_with, required
 from pdp.cli.options import AsJson, Governance, ManifestFile, command_app, file_argument, file_option
 from pdp.cli.output import fault_json, print_answer, print_error, print_json
 from pdp.errors import Fault, FileFaultsError
-from pdp.manifest.diff import ContentChange, ManifestDiff, manifest_diff
+from pdp.manifest.diff import ContentChange
 from pdp.manifest.exports import export_tools
 from pdp.manifest.load import load_effective, load_manifest
 from pdp.manifest.rules.lint import ContractReport
 from pdp.manifest.rules.lint import lint as contracts
 from pdp.manifest.schema.differences import Bump
+from pdp.manifest.versions import ManifestDiff, manifest_diff
 
 _BUMPS: Final = {Bump.PATCH: "dim", Bump.MINOR: "yellow", Bump.MAJOR: "bold red"}
 _DIRECTIONS: Final = {"loosens": "bold red", "unclear": "yellow", "tightens": "green"}
@@ -116,7 +117,7 @@ def _print_diff(difference: ManifestDiff) -> None:
 
 def _print_governance(changes: Sequence[ContentChange]) -> None:
     for change in changes:
-        show((f"  {change.direction:<9}", _DIRECTIONS[change.direction]), change.line)
+        show((f"  {change.word:<9} ", _DIRECTIONS[change.direction]), change.line)
 
 
 def _print_report(file: Path, warnings: Sequence[Fault], tools: Sequence[ContractReport]) -> None:
