@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "check": "check",
     "doctor": "check:doctor_app",
     "mutate": "mutate",
+    "prove": "prove",
     "manifest": "manifest",
     "scan": "manifest.sources",
     "bundle": "bundle",

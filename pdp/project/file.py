@@ -70,6 +70,7 @@ class Project(BaseModel):
     data: tuple[ProjectPath, ...] = ()
     policies: tuple[ProjectPath, ...] = ()
     scenarios: tuple[ProjectPath, ...] = ()
+    properties: ProjectPath | None = None
     bundle: ProjectPath | None = None
     session: ProjectPath | None = None
     store: ProjectStore | None = None

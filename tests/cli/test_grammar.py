@@ -65,7 +65,7 @@ def test_long_option_has_the_same_short_name_in_every_command() -> None:
         (["opa", "install"], {"path", "version"}),
         (["opa", "policies"], {"path"}),
         (["db", "upgrade", "sqlite:///pdp.db"], {"database", "revision"}),
-        (["db", "prune", "sqlite:///pdp.db"], {"database", "forgotten", "runs", "budgets"}),
+        (["db", "prune", "sqlite:///pdp.db"], {"database", "forgotten", "runs", "budgets", "requests"}),
     ],
 )
 def test_json_option_prints_one_json_object(

@@ -23,6 +23,7 @@ FILES = [
     "pdp.yaml",
     "policies/custom/concerns/replies/replies.rego",
     "policies/custom/concerns/replies/replies_test.rego",
+    "properties.yaml",
     "proposal.json",
     "pytest.ini",
     "scenarios.yaml",
@@ -48,7 +49,7 @@ def test_init_prints_created_files_and_next_steps(tmp_path: Path) -> None:
 
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines() == [
-        f"{folder}: a new project, 15 files",
+        f"{folder}: a new project, 16 files",
         *(f"  {name}" for name in FILES),
         "Next:",
         f"  cd '{folder}'",
@@ -97,7 +98,7 @@ def test_init_reports_an_unwritable_file(tmp_path: Path) -> None:
 
 
 def test_new_project_requires_this_version_of_the_package(project: Path) -> None:
-    requirement = f"'tool-pdp[workbench]=={__version__}'"
+    requirement = f"'tool-pdp[proof]=={__version__}'"
 
     assert f"pip install {requirement} pytest" in (project / "README.md").read_text()
     assert f"REQUIREMENT: {requirement}\n" in (project / ".github/workflows/policy.yml").read_text()
@@ -149,7 +150,7 @@ def test_commands_in_readme_of_new_project_need_no_options(project: Path, monkey
 
     assert done == {
         "decide proposal.json": 3, "explain proposal.json": 3, "test": 0, "test --coverage": 0, "mutate": 0,
-        "manifest lint --strict": 0, "check": 0,
+        "prove": 0, "manifest lint --strict": 0, "check": 0,
     }  # fmt: skip
 
 

@@ -172,7 +172,7 @@ def test_gitlab_file_in_the_docs_runs_the_commands_of_the_workflow(repository: P
     assert done.returncode == 0, done.stdout + done.stderr
     recorded = commands()
     assert recorded == expected
-    assert len(recorded) == 9
+    assert len(recorded) == 10
     made = [file for file in job["artifacts"]["paths"] if (repository / file).exists()]
     assert set(made) | set(" ".join(recorded).split()) >= {*job["artifacts"]["paths"], "scenarios.xml"}
     assert job["artifacts"]["reports"] == {"junit": "scenarios.xml"}

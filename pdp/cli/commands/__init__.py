@@ -7,6 +7,7 @@ init       create a project
 test       run scenarios and measure coverage
 check      check how concerns are written; `pdp doctor` finds faults of a project
 mutate     find changes that no scenario detects
+prove      prove properties of the policy
 manifest   a folder: lint, export, compare and import manifests; scan for tools
 bundle     build, sign, publish and compare bundles
 release    check whether a bundle may be released

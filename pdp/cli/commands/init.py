@@ -55,8 +55,9 @@ def init(
 
 def project_files() -> dict[str, str]:
     """Return the files of a new project: a sorted map from paths to texts."""
-    # The CI workflow installs the extra `workbench`. The requirement is quoted because shells interpret brackets.
-    requirement = f"'tool-pdp[workbench]=={__version__}'"
+    # The CI workflow installs the extra `proof`, which includes `workbench`. The requirement is quoted because shells
+    # interpret brackets.
+    requirement = f"'tool-pdp[proof]=={__version__}'"
     files = {}
     for file in _TEMPLATE.rglob("*"):
         first, *rest = file.relative_to(_TEMPLATE).parts

@@ -105,6 +105,7 @@ unknown key `scopse`
 ALLOW
 1
 """,
+    "docs/replay.md": "('sanctions.not_clear',)\n",
     "docs/shadow.md": "1 0\n",
 }
 """The output of all Python snippets of a page. The snippets of other pages print nothing."""
@@ -168,6 +169,7 @@ STARTER = {
         "execution",
         "operations",
         "project",
+        "proof",
         "release",
         "scenarios",
         "testing",
