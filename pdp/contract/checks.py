@@ -24,8 +24,7 @@ _log = logging.getLogger("pdp.contract")
 _MOST_FAULTS: Final = 5
 # The maximum depth of lists and objects in an argument that names sources. The concern `provenance` has the same limit.
 _DEEPEST: Final = 4
-# White space as defined by Unicode and by Rego's `trim_space`. Python's `strip` would also remove four control
-# characters.
+# White space of Unicode and Rego's `trim_space`. Python's `strip` also removes four control characters.
 _WHITE_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
 )

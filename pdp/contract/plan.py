@@ -18,8 +18,7 @@ from pdp.session import Session
 
 Filled = Callable[[Proposal], Proposal]
 
-# The maximum number of steps in a plan. It is limited because an invariant may check each step against all earlier
-# ones.
+# The maximum number of steps in a plan, because an invariant may check each step against all earlier ones.
 MAX_STEPS: Final = 100
 
 

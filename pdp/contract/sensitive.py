@@ -15,8 +15,7 @@ MASK: Final = "***"  # The text that replaces a sensitive value.
 
 _SHORTEST: Final = 3
 _SHORTEST_LINE: Final = 4
-# A truncated message may contain only a part of a sensitive value, so parts of at least this many characters are masked
-# too.
+# A truncated message may contain a part of a sensitive value, so parts of this length and more are masked too.
 SHORTEST_PART: Final = 8
 # The maximum number of bytes of sensitive values that are searched for, because searching for more takes too long. Each
 # line of text in a value counts as 40 bytes more.

@@ -258,8 +258,7 @@ async def arun_once(
 ) -> Execution:
     """Like `run_once`, without blocking the event loop. If the caller is cancelled, a plain function keeps running."""
     if is_asynchronous(function):
-        # The coroutine runs in a separate task, because waiting directly for one that ignores its cancellation would
-        # never end.
+        # The coroutine runs in its own task, because waiting for one that ignores its cancellation would never end.
         task = asyncio.create_task(_acall(function, arguments))
         try:
             await asyncio.wait((task,), timeout=timeout)

@@ -257,8 +257,7 @@ class Evaluation:
         }
 
 
-# Other objects are not shown as text, because their text may be long or contain secrets, such as a connection's
-# password.
+# Other objects are not shown as text, because it may be long or contain secrets, such as a password.
 def _shown(result: Any) -> CallAnswer:
     try:
         check_json(result)

@@ -150,8 +150,7 @@ def _moved(action: Action, actions: ActionStore, state: ActionState) -> Action:
 def _write_labels(executed: Executed, prepared: Prepared, stores: Stores) -> Generator[Step, None, Executed]:
     """Write the labels of a result to the run's ledger. If the labels cannot be written, the result is withheld."""
     flow, execution = prepared.flow, executed.execution
-    # A tool that raised `ToolUnavailableError` did not start, but the tool wrote the message, so the message gets
-    # labels too.
+    # A tool that raised `ToolUnavailableError` did not start, but it wrote the message, which gets labels too.
     if flow is None or not (execution.started or execution.replayed or execution.error is not None):
         return executed
     ledger, now, failure = stores.ledger, prepared.asked.received.now, execution.failure
