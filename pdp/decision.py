@@ -131,7 +131,6 @@ _REASON_WITH_REMEDY: Final = _REASON | {"remedy"}
 _OBLIGATION: Final = {"id", "on", "parameters"}
 _BUNDLE: Final = {"revision", "release"}
 
-
 # Reason codes that the decision itself adds. Only a DENY may have them.
 _DENIALS: Final = frozenset(
     f"decision.{name}" for name in ("concern_not_loaded", "nothing_allows", "reason_malformed", "request_invalid")
@@ -194,8 +193,7 @@ def _object(body: bytes, *forms: set[str]) -> dict[str, Any]:
     return answer
 
 
-# Rego's sets have no order, and WebAssembly and OPA list their elements differently, so reasons and obligations are
-# sorted.
+# Rego's sets have no order, and the engines list their elements differently, so reasons and obligations are sorted.
 def _reasons(items: list[Any]) -> tuple[Reason, ...]:
     reasons = [_reason(item) for item in items]
     if len({reason.code for reason in reasons}) < len(reasons):

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final, Required, TypedDict
 
 import orjson
 
+from pdp.decision import Decision
 from pdp.errors import AuditError
 from pdp.json import JsonValueError, canonical, digest
 
@@ -122,6 +123,7 @@ class AuditLog(ABC):
 
     may_wait: ClassVar[bool] = False
     """Whether `append` may wait for other writers, so that an event loop should call it in a thread."""
+    seal: Callable[[AuditEvent, bytes, Decision], AuditEvent] | None = None  # Adds the encrypted request.
 
     def __init__(self, key: bytes | None = None) -> None:
         self._hash = chain_hash(key)
@@ -154,11 +156,11 @@ class AuditLog(ABC):
 
     def _chained(self, event: AuditEvent) -> tuple[bytes, str]:
         record = {**EMPTY, **event}
+        record.pop("sealed", None)  # The recorded request is stored beside the stream.
         record["seq"] = self._seq
         record["prev_hash"] = self._prev
         try:
-            # Without a duration, no value is a float and the fields have the order of `EMPTY`, so orjson's output
-            # equals the RFC 8785 form.
+            # Without a duration, no value is a float and the keys are sorted, so orjson writes the RFC 8785 form.
             is_plain = len(record) == len(EMPTY) and record["duration_ms"] is None
             text = orjson.dumps(record) if is_plain else canonical(record)
         except (TypeError, JsonValueError) as error:

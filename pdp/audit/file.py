@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from errno import ENOSPC
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -27,6 +27,9 @@ from pdp.audit.verify import checked_event
 from pdp.clock import to_milliseconds
 from pdp.errors import AuditError
 from pdp.json import parse_json
+
+if TYPE_CHECKING:  # Most streams record no requests.
+    from pdp.audit.requests import Requests
 
 StreamKey = bytes | Path | Callable[[], bytes]
 
@@ -51,6 +54,7 @@ class FileAudit(AuditLog):
         head: a file in another folder that names the last event, to detect a truncated or replaced stream.
         fsync: wait until each event is on the disk. Otherwise the operating system decides when to write.
         patience: seconds to wait for another thread or process that has locked the stream.
+        requests: records the request of each decision; see `pdp.files.FileRequests`.
 
     Raises:
         AuditError: the file, the key or the head cannot be used, or another process has locked the file.
@@ -72,8 +76,11 @@ class FileAudit(AuditLog):
         head: Path | None = None,
         fsync: bool = False,
         patience: float = PATIENCE,
+        requests: Requests | None = None,
     ) -> None:
         super().__init__(None if key is None else key_bytes(key, path))
+        self._requests = requests
+        self.seal = None if requests is None else requests.seal
         self.path = path.absolute()
         self._name = str(self.path)
         self._process = os.getpid()
@@ -134,6 +141,8 @@ class FileAudit(AuditLog):
                 raise self._fault("is closed")
             is_locked = self._hold(until)
             if is_locked and event is not None:
+                if self._requests is not None and "sealed" in event:
+                    self._requests.keep(event)
                 self._record(event)
         except BlockingIOError:
             raise self._fault(f"was locked by another process for {self._patience:g} s", "run `lslocks`") from None

@@ -25,8 +25,7 @@ REQUEST_INVALID = RequestRefusedError.code
 """The code for a request that cannot be serialised. The policy uses the same code for a malformed request."""
 
 DECISION: Final = "authz/decision"  # the path of the document with the decision, which every bundle must have
-# the path of all findings of the policy, including those that did not change the verdict
-FINDINGS: Final = "authz/findings"
+FINDINGS: Final = "authz/findings"  # the document with all findings, also those that did not change the verdict
 PLAN: Final = "authz/plan"  # the path of the decision on whether a whole plan is acceptable
 
 _GRANTS: Final = {DECISION: GRANT, PLAN: "planning.acceptable"}
@@ -131,9 +130,7 @@ class Engine(Closable, ABC):
     def decide_body(self, body: bytes, document: str = DECISION) -> Decision:
         """Return the decision about a request in its canonical form. The policy rejects malformed requests.
 
-        With `PLAN`, `body` is a plan: `{steps: [{tool}], context: {purpose}}`. ALLOW accepts the plan, but runs no
-        call,
-        because each call is decided later.
+        With `PLAN`, `body` is a plan: `{steps: [{tool}], context: {purpose}}`. ALLOW accepts the plan; no call runs.
         """
         try:
             return parse_answer(self.evaluate(body, document), body, document)

@@ -181,11 +181,12 @@ def call_flow(asked: Asked, checked: Checked, stores: Stores) -> Generator[Step,
 
 def conclude(prepared: Prepared, decision: Decision, parts: Parts) -> Decided | Replaced:
     """Find the handlers of the decision's obligations. Deny a call that an outdated policy release has decided."""
+    answer = decision
     if decision.verdict is not Verdict.ALLOW:
         from pdp.flow.reasons import explained  # noqa: PLC0415 - only if a call is not allowed
 
         decision = explained(decision, prepared.asked.session.claims, prepared.request, parts.ignored_claims)
-    decided = Decided(prepared, decision, approval=prepared.approval)
+    decided = Decided(prepared, decision, approval=prepared.approval, answer=answer)
     if parts.newest.is_stale(decision):
         return decided.denied(
             "bundle.stale", f"release {decision.release} is older than a release that decided an earlier call"

@@ -30,7 +30,10 @@ _MAX_SOURCES: Final = 1_000
 def record_decision(decided: T, log: AuditLog, *, superseded: bool = False) -> Generator[Step, Any, T]:
     """Record and return a decision, or a DENY if recording fails. `superseded`: the policy replaced the proposal."""
     try:
-        yield from write_event(decision_event(decided, log, superseded=superseded), log)
+        event = decision_event(decided, log, superseded=superseded)
+        if log.seal is not None and isinstance(decided, Decided):
+            event = log.seal(event, decided.prepared.body, decided.answer or decided.decision)
+        yield from write_event(event, log)
     except Exception as error:  # noqa: BLE001 - the call is denied instead
         _log.exception("could not write an audit event, so the call is denied")
         return decided.denied(AuditError.code, str(error) if isinstance(error, AuditError) else "audit failed")

@@ -176,6 +176,7 @@ class Decided(NamedTuple):
     duties: Duties | None = None
     approval: Approval | None = None  # The approval that allowed the call, or that a person must still grant.
     action: Action | None = None  # The action that waits for an approval.
+    answer: Decision | None = None  # The policy's answer, to which the decision adds explanations.
 
     @property
     def asked(self) -> Asked:

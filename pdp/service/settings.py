@@ -130,7 +130,8 @@ class AuthzenSettings(_FrozenSettings):
 class TenantSettings(_FrozenSettings):
     """A tenant: its project file, and where its approvals, keys and audit stream are stored.
 
-    `workspaces` are the folders on this machine in which clients of HTTP hooks work.
+    `workspaces` are the folders on this machine in which clients of HTTP hooks work. With `record_requests`, the
+    request of each decision is stored for `requests_days`, encrypted with the key in `requests_key_file`.
     """
 
     project: ProjectPath
@@ -139,12 +140,17 @@ class TenantSettings(_FrozenSettings):
     opa_url: str | None = None
     accept_unknown_opa: bool = False
     audit_key_file: ProjectPath | None = None
+    record_requests: bool = False
+    requests_key_file: ProjectPath | None = None
+    requests_days: float = Field(30, gt=0, le=36_500)
     webhooks: tuple[WebhookSettings, ...] = ()
     workspaces: tuple[ProjectPath, ...] = ()
     authzen: AuthzenSettings | None = None
 
     def model_post_init(self, _: Any) -> None:
-        """Reject `opa_url` for the engine embedded, which does not use OPA."""
+        """Reject `opa_url` for the engine embedded, which does not use OPA, and recorded requests without a key."""
+        if self.record_requests and self.requests_key_file is None:
+            raise ValueError("record_requests: set requests_key_file; create a key with `openssl rand -hex 32`")
         if self.engine == "embedded" and self.opa_url is not None:
             raise ValueError("opa_url: the engine embedded has no OPA; set `engine: sidecar` or remove opa_url")
 

@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from pdp.approvals.approvals import Approvals
 from pdp.audit.chain import KEY_BYTES
+from pdp.audit.requests import Requests
 from pdp.errors import AnswerInvalidError, PdpError, UsageError
 from pdp.execution.telemetry import SCOPE, Telemetry
 from pdp.pep import Pep
@@ -52,6 +53,7 @@ class Tenant:
     stores: OpenStores
     access: AccessPolicy
     stream: SqlAudit
+    requests: Requests | None  # Opens recorded requests; None without a key.
 
     @property
     def approvals(self) -> Approvals:
@@ -77,8 +79,11 @@ def open_tenant(
         )
     manifest = manifest_of_project(settings.project, project)
     stores = open_stores(settings.store, owned)
-    key = None if settings.audit_key_file is None else _key(settings.audit_key_file)
-    audit = stores.open_audit(key)
+    key = None if settings.audit_key_file is None else _key("audit_key_file", settings.audit_key_file)
+    requests = None
+    if settings.requests_key_file is not None:
+        requests = Requests(_key("requests_key_file", settings.requests_key_file), settings.requests_days)
+    audit = stores.open_audit(key, requests if settings.record_requests else None)
     owned.callback(audit.close)
     pep = Pep(
         manifest,
@@ -88,17 +93,17 @@ def open_tenant(
         **stores_of_pep(stores, url),
     )
     access = AccessPolicy(pep, settings.authzen, stores.ledger.key, owned)
-    return Tenant(name, settings, pep, stores, access, audit)
+    return Tenant(name, settings, pep, stores, access, audit, requests)
 
 
-def _key(file: Path) -> bytes:
+def _key(setting: str, file: Path) -> bytes:
     try:
         key = file.read_bytes().rstrip(b"\r\n")
     except OSError as error:
-        raise UsageError(f"audit_key_file {file}: cannot be read: {error.strerror}", hint="check the path") from None
+        raise UsageError(f"{setting} {file}: cannot be read: {error.strerror}", hint="check the path") from None
     if len(key) < KEY_BYTES:
         raise UsageError(
-            f"audit_key_file {file}: has fewer than {KEY_BYTES} bytes", hint="create a key with `openssl rand -hex 32`"
+            f"{setting} {file}: has fewer than {KEY_BYTES} bytes", hint="create a key with `openssl rand -hex 32`"
         )
     return key
 

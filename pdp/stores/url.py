@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # This module imports no store, so that reading a URL does no
     from pdp.stores.sql.audit import SqlAudit
     from pdp.stores.sql.budgets import SqlBudgets
     from pdp.stores.sql.records import SqlApprovals, SqlRemoteCalls
+    from pdp.stores.sql.requests import SqlRequests
     from pdp.stores.sql.tokens import SqlTokens, SqlWebhooks
 
 
@@ -60,6 +61,7 @@ class OpenStores:
     tokens: SqlTokens
     webhooks: SqlWebhooks
     remote_calls: SqlRemoteCalls
+    requests: SqlRequests
     open_audit: Callable[..., SqlAudit]
     check: Callable[[], str]
     close: Callable[[], None]

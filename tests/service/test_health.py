@@ -50,7 +50,7 @@ async def test_service_is_ready_with_working_engine_and_store(tmp_path: Path, da
                 "bundle_revision": BUNDLE.revision,
                 "release": BUNDLE.release,
             },
-            "store": {"status": "ready", "revision": "0005"},
+            "store": {"status": "ready", "revision": "0006"},
         },
     )
 
@@ -91,7 +91,7 @@ async def test_service_is_unready_if_its_opa_is_down(tmp_path: Path) -> None:
                 "code": "engine.unavailable",
                 "reason": "the engine does not decide; see the log",
             },
-            "store": {"status": "ready", "revision": "0005"},
+            "store": {"status": "ready", "revision": "0006"},
         },
     )
 

@@ -1,8 +1,9 @@
-"""Background tasks of the service: they expire approvals and calls, and send webhooks."""
+"""Background tasks of the service: they expire approvals, calls and recorded requests, and send webhooks."""
 
 import asyncio
 import logging
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Final
@@ -47,6 +48,7 @@ def _sweep_step(tenant: Tenant) -> Callable[[], Awaitable[float]]:
     async def sweep_tenant() -> float:
         await asyncio.to_thread(tenant.approvals.sweep)
         await asyncio.to_thread(tenant.pep.sweep)
+        await asyncio.to_thread(tenant.stores.requests.prune, time.time())
         # The pause is random, so that several processes do not sweep at the same time.
         return random.uniform(0.5, 1.5) * _SWEEP_SECONDS  # noqa: S311 - not a secret
 

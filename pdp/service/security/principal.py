@@ -8,7 +8,11 @@ from typing import Any, Protocol
 
 
 class Scope(StrEnum):
-    """A right of a token. `assert` lets its holder set the claims, facts and prompt of a session, for any subject."""
+    """A right of a token.
+
+    `assert` lets its holder set the claims, facts and prompt of a session, for any subject. `requests` lets its holder
+    read the recorded requests of decisions.
+    """
 
     DECIDE = "decide"
     PROPOSE = "propose"
@@ -16,6 +20,7 @@ class Scope(StrEnum):
     AUDIT = "audit"
     ADMIN = "admin"
     ASSERT = "assert"
+    REQUESTS = "requests"
 
 
 class BrowserSession(StrEnum):

@@ -5,6 +5,7 @@
 * keys: idempotency keys
 * records: actions, approvals and remote calls
 * audit: the stream of events; events: its columns, and how it is read and searched
+* requests: recorded requests of decisions
 * ledger: runs of agents, and the sources of their values
 * budgets: the amounts spent of cumulative limits
 * tokens: access tokens and webhook positions of the service

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from sqlalchemy import Connection
 
@@ -21,6 +22,9 @@ from pdp.audit.verify import checked_event
 from pdp.errors import AuditError, StoreError
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.events import AuditRow, EventReader
+
+if TYPE_CHECKING:  # Most streams record no requests.
+    from pdp.audit.requests import Requests
 
 _log = logging.getLogger("pdp.audit")
 
@@ -31,6 +35,7 @@ _INSERT: Final = (
     "INSERT INTO pdp_audit (seq, type, approval_id, line, time, verdict, tool, codes, subject, run_id)"
     " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 )
+_INSERT_REQUEST: Final = "INSERT INTO pdp_requests (seq, expires_at, sealed) VALUES (%s, %s, %s)"
 _IN_A_ROW: Final = 200  # Of this many transactions, an event loop leaves one to the writer thread.
 _EVIDENCE: Final = "run `pdp audit verify`, keep the database as evidence, and use a new database"
 
@@ -39,6 +44,11 @@ class _End(NamedTuple):
     seq: int
     hash: str
     line: str | None
+
+
+class _New(NamedTuple):
+    row: AuditRow
+    sealed: bytes | None  # The recorded request.
 
 
 _Waiting = tuple["Sequence[AuditEvent]", Future[None]]
@@ -56,8 +66,10 @@ class SqlAudit(EventReader, AuditLog):
 
     may_wait = True
 
-    def __init__(self, database: Database, key: bytes | None = None) -> None:
+    def __init__(self, database: Database, key: bytes | None = None, requests: Requests | None = None) -> None:
         AuditLog.__init__(self, key)
+        self._requests = requests
+        self.seal = None if requests is None else requests.seal
         EventReader.__init__(self, database)
         self._process = os.getpid()
         self._end = _EMPTY  # The last committed event that this process has seen.
@@ -178,7 +190,7 @@ class SqlAudit(EventReader, AuditLog):
                     return False
                 waiting = [entry for entry in waiting if _is_wanted(entry[1])]
                 self._end = self._lock_end(cursor)
-                rows: list[AuditRow] = []
+                rows: list[_New] = []
                 for events, _ in waiting:
                     try:
                         rows += self._rows(events)
@@ -188,7 +200,7 @@ class SqlAudit(EventReader, AuditLog):
                 end = self._end
                 if rows:
                     self._insert(cursor, rows)
-                    end = _End(self._seq - 1, self._prev, rows[-1].line)
+                    end = _End(self._seq - 1, self._prev, rows[-1].row.line)
                     doubt = " (the event may be stored)"
             self._end = end
         except AuditError as error:
@@ -228,20 +240,26 @@ class SqlAudit(EventReader, AuditLog):
             raise self._fault("cannot be continued: its last event was changed", _EVIDENCE)
         return _End(seq, event["hash"], line)
 
-    def _rows(self, events: Sequence[AuditEvent]) -> list[AuditRow]:
+    def _rows(self, events: Sequence[AuditEvent]) -> list[_New]:
         """Chain events and return them as rows. If an event cannot be written, raise `AuditError` and chain none."""
         first, before, rows = self._seq, self._prev, []
         try:
             for event in events:
                 self._record(event)
-                rows.append(AuditRow.of(event, self._seq - 1, self._line))
+                sealed = cast("dict[str, Any]", event).get("sealed")
+                rows.append(_New(AuditRow.of(event, self._seq - 1, self._line), sealed))
         except AuditError:
             self._seq, self._prev = first, before
             raise
         return rows
 
-    def _insert(self, cursor: Any, rows: list[AuditRow]) -> None:
-        cursor.executemany(_INSERT if self._database.dialect == "postgresql" else _INSERT.replace("%s", "?"), rows)
+    def _insert(self, cursor: Any, rows: list[_New]) -> None:
+        mark = "%s" if self._database.dialect == "postgresql" else "?"
+        cursor.executemany(_INSERT.replace("%s", mark), [new.row for new in rows])
+        if self._requests is not None and (sealed := [new for new in rows if new.sealed is not None]):
+            expires = time.time() + self._requests.days * 86_400
+            records = [(new.row.seq, expires, new.sealed) for new in sealed]
+            cursor.executemany(_INSERT_REQUEST.replace("%s", mark), records)
 
     def _write(self, line: bytes, line_hash: str) -> None:  # noqa: ARG002 - signature of the base class
         self._line = line.decode()

@@ -9,6 +9,7 @@ from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from pdp.stores.sql.ledger import SqlLedger
 from pdp.stores.sql.records import SqlActions, SqlApprovals, SqlRemoteCalls
+from pdp.stores.sql.requests import SqlRequests
 from pdp.stores.sql.tokens import SqlTokens, SqlWebhooks
 
 
@@ -25,6 +26,7 @@ def database_stores(url: str, *, upgrade: bool) -> dict[str, Any]:
         "tokens": SqlTokens(database),
         "webhooks": SqlWebhooks(database),
         "remote_calls": SqlRemoteCalls(database),
+        "requests": SqlRequests(database),
         "open_audit": partial(SqlAudit, database),
         "check": database.check,
         "close": database.close,

@@ -18,7 +18,7 @@ from pdp.errors import StoreSchemaError
 from pdp.installed import extra
 from pdp.json import digest
 
-SCHEMA: Final = "0005"  # The revision of the tables below. It equals the newest revision under `migrations/versions`.
+SCHEMA: Final = "0006"  # The revision of the tables below. It equals the newest revision under `migrations/versions`.
 VERSIONS: Final = "pdp_schema"  # The table in which Alembic stores the database's revision.
 versions = table(VERSIONS, column("version_num"))
 _MIGRATIONS: Final = Path(__file__).with_name("migrations")
@@ -83,6 +83,9 @@ audit = table(
 )
 """A row for each event. `verdict` and `codes` are null if the event is not a decision; `verdict` may be `REJECTED`."""
 
+requests = table("pdp_requests", column("seq", BigInteger), column("expires_at", Double), column("sealed"))
+"""A row for each recorded request, encrypted, with the number of its event."""
+
 tokens = table(
     "pdp_tokens",
     *(column(name, Text) for name in ("id", "tenant", "secret_digest", "principal", "record")),
@@ -119,7 +122,7 @@ def insert_if_absent(connection: Connection, into: TableClause, values: dict[str
 
 
 def revision_of(connection: Connection) -> str | None:
-    """Return the revision of the database's tables, such as `0005`, or None if there are no tables."""
+    """Return the revision of the database's tables, such as `0006`, or None if there are no tables."""
     if not inspect(connection).has_table(VERSIONS):
         return None
     revision: str | None = connection.execute(select(versions)).scalar()

@@ -63,11 +63,12 @@ def test_expired_results_runs_and_budgets_are_deleted() -> None:
             assert SqlBudgets(store).reserve(run, [take], now=now, running_until=now)
 
     assert [pdp("db", "prune", "sqlite:///pdp.db").out for _ in range(2)] == [
-        f"sqlite:///{Path.cwd()}/pdp.db: deleted: results 1, runs 1, budgets 1\n",
-        f"sqlite:///{Path.cwd()}/pdp.db: deleted: results 0, runs 0, budgets 0\n",
+        f"sqlite:///{Path.cwd()}/pdp.db: deleted: results 1, runs 1, budgets 1, requests 0\n",
+        f"sqlite:///{Path.cwd()}/pdp.db: deleted: results 0, runs 0, budgets 0, requests 0\n",
     ]
     assert json.loads(pdp("db", "prune", "sqlite:///pdp.db", "--json").out) == {
         "database": f"sqlite:///{Path.cwd()}/pdp.db", "forgotten": 0, "runs": 0, "budgets": 0,
+        "requests": 0,
     }  # fmt: skip
 
 

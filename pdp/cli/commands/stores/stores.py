@@ -95,7 +95,7 @@ def upgrade(url: DatabaseUrl = None, as_json: AsJson = False) -> None:
 
 @db_app.command("prune")
 def prune(url: DatabaseUrl = None, as_json: AsJson = False) -> None:
-    """Delete expired results of calls, runs without a call for a day, and budget windows that have ended.
+    """Delete expired results and recorded requests, runs without a call for a day, and budget windows that have ended.
 
     Exit code: 0 deleted, 2 bad usage, 1 the database cannot be reached, or is of another release.
     """
@@ -103,8 +103,9 @@ def prune(url: DatabaseUrl = None, as_json: AsJson = False) -> None:
         now = time.time()
         counts = {
             "forgotten": stores.keys.prune(now), "runs": stores.ledger.prune(now), "budgets": stores.budgets.prune(now),
+            "requests": stores.requests.prune(now),
         }  # fmt: skip
-        forgotten = f"results {counts['forgotten']}, runs {counts['runs']}, budgets {counts['budgets']}"
+        forgotten = "results {forgotten}, runs {runs}, budgets {budgets}, requests {requests}".format_map(counts)
         line = f"{stores.name}: deleted: {forgotten}"
         print_answer({"database": stores.name, **counts}, [line], as_json=as_json)
 
