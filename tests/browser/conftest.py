@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from tests.browser.site import Site
 from tests.service.approvals.elsewhere import elsewhere
+from tests.support.command_line import written
 from tests.support.service import running_service
 
 HERE = Path(__file__).parent
@@ -52,7 +53,10 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def served(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with running_service(tmp_path_factory.mktemp("console")) as running, elsewhere(running.store) as other:
+    folder = tmp_path_factory.mktemp("console")
+    key = str(written(folder / "requests.key", "k" * 32))
+    tenant = {"record_requests": True, "requests_key_file": key}
+    with running_service(folder, tenant=tenant) as running, elsewhere(running.store) as other:
         yield Site(browser, running, other)
         assert "Traceback" not in running.log.read_text()
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from pdp.decision import new_id
 from tests.browser.layout import check_layout
-from tests.browser.site import MOST_BYTES, Site
-from tests.support.payments import ARGUMENTS
+from tests.browser.site import DECISIONS, MOST_BYTES, Site
+from tests.support.payments import ARGUMENTS, wire
 from tests.support.service import OFFICER
 
 PAGES = {
@@ -74,3 +75,20 @@ def test_page_of_the_openapi_document_loads_no_files_of_other_hosts(site: Site) 
     page = site.window()
     page.goto("/docs")
     page.get_by_role("button", name="POST /v1/proposals", exact=False).first.wait_for()
+
+
+def test_recorded_request_is_shown_and_decided_again(site: Site, pictures: Path | None) -> None:
+    session_ = {"claims": OFFICER, "idempotency_key": new_id(), "run_id": "run-again"}
+    body = {"proposal": wire(reference="<b>\u202ebold</b>"), "session": session_, "run": False}
+    assert site.running.client().post("/v1/proposals", json=body).status_code == 200
+    page = site.signed_in(scopes=("audit", "requests"))
+    page.goto(f"{DECISIONS}?run_id=run-again")
+    page.locator("#list tbody a").first.click()
+    recorded = page.get_by_role("region", name="The recorded request")
+    expect(recorded).to_contain_text("acct-operating-4412")
+    expect(recorded).to_contain_text("<b>U+202Ebold</b>")
+    recorded.get_by_role("button", name="Decide again").click()
+    expect(recorded.get_by_role("status")).to_have_text("The answer is the same, byte for byte.")
+    for side in ("Recorded", "Decided again"):
+        expect(recorded.get_by_role("region", name=side, exact=True).locator(".tag")).to_have_text("DENY")
+    check_layout(page, pictures, "recorded")

@@ -27,7 +27,16 @@ from pdp.opa.rules import rule_sites, sites_by_code
 from pdp.project.file import read_project
 from pdp.service.approvals.inbox import SEND_SECONDS, InboxStream
 from pdp.service.approvals.routes import feed_of
-from pdp.service.console.page import AuditViewer, ConsoleRoute, Viewer, current_viewer, render, require_scope
+from pdp.service.console.page import (
+    AuditViewer,
+    ConsoleRoute,
+    SentForm,
+    Viewer,
+    current_viewer,
+    render,
+    require_scope,
+)
+from pdp.service.console.pages.recorded import RUNNING, recorded_values
 from pdp.service.console.texts import text
 from pdp.service.console.visible import json_text, shown_text, with_marks
 from pdp.service.errors import HttpError
@@ -225,7 +234,16 @@ async def follow_decisions(request: Request, viewer: AuditViewer, asked: Filters
 @router.get(f"{DECISIONS}/{{seq}}")
 async def show_event(request: Request, viewer: AuditViewer, seq: Seq) -> Response:
     """Show one event of the stream: what it records, what belongs to it, and its place in the hash chain."""
+    return await _event_page(request, viewer, seq)
 
+
+@router.post(f"{DECISIONS}/{{seq}}")
+async def decide_again(request: Request, viewer: AuditViewer, seq: Seq, form: SentForm) -> Response:
+    """Decide the recorded request of an event with the chosen bundle, and show the answer beside the recorded one."""
+    return await _event_page(request, viewer, seq, form.get("bundle", RUNNING))
+
+
+async def _event_page(request: Request, viewer: Viewer, seq: int, choice: str | None = None) -> Response:
     def read() -> dict[str, Any]:
         stream = stream_of(viewer)
         row, event = _stored(viewer, seq)
@@ -243,6 +261,7 @@ async def show_event(request: Request, viewer: AuditViewer, seq: Seq) -> Respons
             "run_link": run_address(event["run_id"], seq),
             "fault": stream.link_fault(seq),
             "last": stream.last_seq(),
+            "recorded": recorded_values(viewer, event, choice) if row.verdict else None,
         }
 
     values = await asyncio.to_thread(read)
