@@ -33,7 +33,7 @@ WORK: Final = 10_000_000
 SECONDS: Final = 20.0
 
 _SHAPE: Final = "authz.lib.shape.valid"
-_ROOTS: Final = ("authz.decision", "authz.plan")
+_DOCUMENTS: Final = ("authz.decision", "authz.plan")
 """The documents that enforcement points query."""
 
 _REASONS: Final = "authz.decision.reasons"
@@ -184,7 +184,7 @@ class PolicyPair:
 
     def _decision_answers(self) -> Iterator[HeadAnswer]:
         """Yield answers for the documents of the decision, and for rules that it asks besides the concerns."""
-        for name in filter(self._differs, _ROOTS):
+        for name in filter(self._differs, _DOCUMENTS):
             try:
                 is_equal = self._items(self._old, name) == self._items(self._new, name)
             except (OutsideError, RecursionError):
@@ -337,7 +337,7 @@ def _reaches(rules: Rules, all_uses: Mapping[str, set[str]]) -> dict[str, set[st
         name: {other for other in used if other not in _DECIDING and other.split(".")[1:2] != ["concerns"]}
         for name, used in all_uses.items()
     }
-    return found | {root: closure(apart, root) for root in _ROOTS if root in rules}
+    return found | {root: closure(apart, root) for root in _DOCUMENTS if root in rules}
 
 
 def _term(error: Exception) -> str:

@@ -273,16 +273,12 @@ class Formulas:
 
 def mentioned(terms: Iterable[Term]) -> tuple[list[Term], list[Term]]:
     """Return the definitions that terms mention, also in definitions, and the sets that are described."""
-    definitions, sets, waiting, seen = [], [], list(terms), set()
-    while waiting:
-        term = waiting.pop()
-        if term not in seen:
-            seen.add(term)
-            waiting += (arg for arg in term.args if isinstance(arg, Term))
-            if term.op == "def":
-                definitions.append(term)
-            if term.op == "collect" and term.args[0] == "set" and not term.free:
-                sets.append(term)
+    definitions, sets = [], []
+    for term in t.subterms(terms):
+        if term.op == "def":
+            definitions.append(term)
+        if term.op == "collect" and term.args[0] == "set" and not term.free:
+            sets.append(term)
     return definitions, sets
 
 

@@ -29,7 +29,7 @@ The BODY of an array keeps order and repetition: (seq F BODY), (each N V BODY), 
 to a formula. JSON is true if a value comes from `input` or `data`, so it contains no sets.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from hashlib import blake2b
 from typing import Final, cast
@@ -105,6 +105,17 @@ YES, NO = Term("yes"), Term("no")
 UNDEF, NULL = Term("undef"), Term("null")
 INPUT, DATA = Term("input"), Term("data")
 TRUE, FALSE = Term("boolean", YES), Term("boolean", NO)
+
+
+def subterms(terms: Iterable[Term]) -> Iterator[Term]:
+    """Yield terms and all terms inside them, each once."""
+    waiting, seen = list(terms), set[Term]()
+    while waiting:
+        term = waiting.pop()
+        if term not in seen:
+            seen.add(term)
+            waiting += (arg for arg in term.args if isinstance(arg, Term))
+            yield term
 
 
 def string(value: str) -> Term:

@@ -21,7 +21,7 @@ from pdp.workbench.neighbours.bases import tool_of
 from pdp.workbench.neighbours.values import GONE, JsonPath, as_dict, as_list, at, edited, leaves
 from pdp.workbench.proof.answers import HeadAnswer
 from pdp.workbench.proof.models import Call, SmallModels
-from pdp.workbench.proof.terms import Term, neg
+from pdp.workbench.proof.terms import Term, neg, subterms
 
 VERDICT: Final = 2
 """The level of a call that the new version decides less strictly."""
@@ -198,7 +198,7 @@ class WitnessSearch:
         verdicts = [old.verdict for old, _ in answers]
         for before, after in dict.fromkeys(claim.ways):
             models = SmallModels([before, neg(after)], self._seconds / 4)
-            for base, data in self._bases({*_texts(before)} ^ {*_texts(after)}, models, verdicts):
+            for base, data in self._bases(_texts(before) ^ _texts(after), models, verdicts):
                 if level == VERDICT or time.monotonic() > deadline:
                     break
                 found, trial = self._changed(claim.head, models, base, data, deadline)
@@ -294,15 +294,8 @@ def _paths(value: Any, path: JsonPath = ()) -> Iterator[JsonPath]:
         yield from _paths(inner, (*path, step))
 
 
-def _texts(term: Term) -> Iterator[str]:
-    waiting, seen = [term], set()
-    while waiting:
-        part = waiting.pop()
-        if part not in seen:
-            seen.add(part)
-            waiting += (arg for arg in part.args if isinstance(arg, Term))
-            if part.op == "str":
-                yield str(part.args[0])
+def _texts(term: Term) -> set[str]:
+    return {str(part.args[0]) for part in subterms([term]) if part.op == "str"}
 
 
 def _small(trial: CallOnData) -> CallOnData:
