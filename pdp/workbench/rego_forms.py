@@ -9,13 +9,14 @@ A form replaces the names of variables, and of helpers that only one of the two 
 kept if a policy may compute the name of a rule at run time.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import takewhile
 from typing import Any, Final
 
-from pdp.json import canonical, digest
+from pdp.json import digest
 from pdp.opa.syntax import Node, declared, imports_of, is_every, nodes, package_of, rule_name, variables
 
 _WITHOUT_MEANING: Final = frozenset(("location", "annotations", "comments", "index"))
@@ -74,14 +75,14 @@ class _Forms:
         }
         plain = _sorted(_renamed(node, renamed), names, dict.fromkeys(local - names, _ANY_NAME))
         order = (name for name in variables(plain) if name in local - names)
-        return canonical(_renamed(plain, {name: f"%{number}" for number, name in enumerate(order)}))
+        return _written(_renamed(plain, {name: f"%{number}" for number, name in enumerate(order)}))
 
     def _stand_in(self, package: str, name: str) -> str:
         """Return the text that replaces a helper's name: a digest of the helper's rules."""
         if (package, name) not in self._stand_ins:
             self._stand_ins[package, name] = name
             forms = sorted(self.form(package, rule).decode() for rule in self._rules[package, name])
-            self._stand_ins[package, name] = digest(canonical(forms))
+            self._stand_ins[package, name] = digest(_written(forms))
         return self._stand_ins[package, name]
 
 
@@ -140,6 +141,11 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
     return plain
 
 
+def _written(value: Any) -> bytes:
+    # Unlike the canonical form of requests, this admits the integers of Rego, which have any size.
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
 def _sorted(value: Any, names: AbstractSet[str], blank: Mapping[str, str]) -> Any:
     """Return a part of a syntax tree with unordered items sorted, independently of variable names if possible."""
     if isinstance(value, list):
@@ -150,7 +156,7 @@ def _sorted(value: Any, names: AbstractSet[str], blank: Mapping[str, str]) -> An
     unordered = "value" if plain.get("type") in _UNORDERED else "body"
     items = plain.get(unordered)
     if isinstance(items, list) and not (unordered == "body" and _order_matters(value["body"], names)):
-        plain[unordered] = sorted(items, key=lambda item: (canonical(_renamed(item, blank)), canonical(item)))
+        plain[unordered] = sorted(items, key=lambda item: (_written(_renamed(item, blank)), _written(item)))
     return plain
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pdp.errors import EngineError, EngineTimeoutError, UsageError
-from pdp.json import canonical
+from pdp.json import MAX_NUMBER, canonical
 from pdp.opa.evaluation import Evaluator
 from pdp.opa.syntax import Node, branches, imports_of, is_every, mark_negations, nodes, operator, package_of, rule_name
-from pdp.workbench.neighbours.values import GONE, Edit, JsonPath, as_list, at, edited, is_number
+from pdp.workbench.neighbours.values import GONE, Edit, JsonPath, as_list, at, edited, is_number, leaves
 from pdp.workbench.neighbours.vocabulary import Policy
 
 _Edits = tuple[Edit, ...]
@@ -229,9 +229,14 @@ def _parts(request: Any, term: Node, steps: _OpenSteps) -> tuple[list[JsonPath],
         return [path], []
     ground = _ground(term)
     if ground is not GONE:
-        return [], ground if isinstance(ground, list) else [ground]
+        constants = ground if isinstance(ground, list) else [ground]
+        return [], [constant for constant in constants if _fits_requests(constant)]
     inner = [_parts(request, part, steps) for part in term["value"][1:]] if term.get("type") == "call" else []
     return [path for paths, _ in inner for path in paths], [value for _, values in inner for value in values]
+
+
+def _fits_requests(constant: Any) -> bool:
+    return all(abs(leaf) <= MAX_NUMBER for leaf in leaves(constant) if is_number(leaf))
 
 
 def _terms(condition: Node) -> list[Node]:

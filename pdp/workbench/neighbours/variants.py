@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import chain, combinations, islice, product, zip_longest
 from typing import Any, Final
 
+from pdp.json import MAX_NUMBER
 from pdp.workbench.neighbours.conditions import FOREIGN
 from pdp.workbench.neighbours.runs import FLOW, Read, run_changes
 from pdp.workbench.neighbours.values import GONE, Edit, JsonPath, as_dict, at, edited, is_number, leaves, paths, texts
@@ -37,7 +38,6 @@ _PAIRED_CHANGED: Final = 24
 _STEP: Final = 0.001
 """A tolerance smaller than a cent, below which differences of amounts do not matter."""
 
-_LARGEST: Final = 2**53 - 1
 _ONE: Final = "https://one.example"
 _OTHER: Final = "https://other.example"
 _SOMEBODY: Final = "somebody-else"
@@ -246,7 +246,7 @@ def _beside(numbers: Iterable[float]) -> Iterator[float]:
     for number in numbers:
         for by in (0, _STEP, -_STEP, 1, -1, 0.5):
             value = round(number + by, 6)
-            if abs(value) <= _LARGEST:
+            if abs(value) <= MAX_NUMBER:
                 yield int(value) if value == int(value) else value
 
 
@@ -308,7 +308,7 @@ def _grant_changes(request: Any) -> Iterator[_Edits]:
     }  # fmt: skip
     others: list[dict[str, Any]] = [{}, {"reach": "run"}, {"reach": "run", "run_id": _SOMEBODY}, {"tool": _SOMEBODY}]
     others += [{"codes": [code]} for code in _CODES]
-    others += [{"most": {}}, {"most": dict.fromkeys(most, 0)}, {"uses_left": 0}, {"uses_left": _LARGEST}]
+    others += [{"most": {}}, {"most": dict.fromkeys(most, 0)}, {"uses_left": 0}, {"uses_left": MAX_NUMBER}]
     others += [{"age_seconds": age} for age in _AGES]
     others += [{"grants": people} for people in islice(_people(request, approval["grants"]), 2)]
     for other in others:

@@ -43,6 +43,7 @@ SHOWN = {
 }
 HIDDEN = {
     "a part of a text": 'is_string(input.subject.id); indexof(input.subject.id, "llam") == 2',
+    "a number beyond 64 bits": f"{ARGUMENTS}.amount == 99999999999999999999999",
     "a text turned round": 'is_string(input.subject.id); strings.reverse(input.subject.id) == "yrollam"',
 }
 HELPERS = '_second := "second"\n\n_friend(name) if {\n\tis_string(name)\n\ttrim_space(name) in {"carol", "dan"}\n}'
