@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # Imported when first used.
     from pdp.ledger.words import origins as origins
     from pdp.manifest.load import load_effective as load_effective
     from pdp.manifest.versions import manifest_diff as manifest_diff
+    from pdp.stores.sql.audit import SqlAudit as SqlAudit
 
 __getattr__ = lazy(
     __name__,
@@ -24,5 +25,6 @@ __getattr__ = lazy(
         "pdp.ledger.words": ("origins",),
         "pdp.manifest.versions": ("manifest_diff",),
         "pdp.manifest.load": ("load_effective",),
+        "pdp.stores.sql.audit": ("SqlAudit",),
     },
 )

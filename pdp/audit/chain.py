@@ -25,6 +25,7 @@ from pdp.json import JsonValueError, canonical, digest
 GENESIS: Final = "sha256:" + "0" * 64  # The `prev_hash` of a stream's first event.
 KEPT: Final = 100_000  # The maximum number of events that a stream in memory keeps.
 KEY_BYTES: Final = 32  # The minimum length of a stream's key in bytes.
+LINE_BYTES: Final = 128 * 1024  # The maximum length of an event's line in bytes, including its line break.
 ROTATED: Final = "audit.rotated"  # The type of the first event in a file that continues a rotated file.
 
 _TEXT_LENGTH: Final = 256
@@ -166,7 +167,10 @@ class AuditLog(ABC):
         except (TypeError, JsonValueError) as error:
             raise AuditError(f"audit event cannot be written: {error}") from error
         record_hash = self._hash(text)
-        return hashed_line(text, record_hash), record_hash
+        line = hashed_line(text, record_hash)
+        if len(line) >= LINE_BYTES:
+            raise AuditError(f"audit event of {len(line)} bytes exceeds the limit of {LINE_BYTES - 1} bytes")
+        return line, record_hash
 
     @abstractmethod
     def _write(self, line: bytes, line_hash: str) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from pdp.audit.chain import GENESIS, KEY_BYTES, ROTATED, AuditEvent, AuditLog
+from pdp.audit.chain import GENESIS, KEY_BYTES, LINE_BYTES, ROTATED, AuditEvent, AuditLog
 from pdp.audit.verify import checked_event
 from pdp.clock import to_milliseconds
 from pdp.errors import AuditError
@@ -36,9 +36,9 @@ StreamKey = bytes | Path | Callable[[], bytes]
 _log = logging.getLogger("pdp.audit")
 
 PATIENCE: Final = 5.0  # A write waits at most this many seconds for another thread or process to unlock the file.
-LINE_BYTES: Final = 64 * 1024  # The maximum length of an event's line in bytes, including its line break.
 
 _HEAD_BYTES: Final = 160
+_MOST_HEAD_BYTES: Final = 4096  # The output of `pdp audit verify --json` is longer.
 _POLL: Final = 0.005
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 _EVIDENCE: Final = "run `pdp audit verify`, move the file away as evidence, and start a new file"
@@ -234,8 +234,6 @@ class FileAudit(AuditLog):
         return not os.path.samestat(self.path.stat(), status)
 
     def _write(self, line: bytes, line_hash: str) -> None:
-        if len(line) >= LINE_BYTES:
-            raise AuditError(f"audit event of {len(line)} bytes exceeds the limit of {LINE_BYTES - 1} bytes")
         try:
             if os.write(self._file, line + b"\n") <= len(line):
                 raise OSError(ENOSPC, os.strerror(ENOSPC))  # noqa: TRY301 - handled like an error of the write
@@ -263,7 +261,7 @@ class FileAudit(AuditLog):
         try:
             return checked_event(line, self._hash)
         except AuditError as error:
-            raise self._fault(f"cannot be continued: {error.message}", _EVIDENCE) from error
+            raise self._fault(f"cannot be continued: {error.message}", error.hint or _EVIDENCE) from error
 
     def _fault(self, message: str, hint: str | None = None) -> AuditError:
         return AuditError(f"audit file {self.path} {message}", hint=hint)
@@ -340,7 +338,12 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names of a folder's files are on the disk."""
+    folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
     finally:
@@ -396,7 +399,7 @@ class Head:
     def last(self) -> tuple[int, str]:
         """Return `seq` and `hash` of the event that the head names; for an empty head, -1 and the first `prev_hash`."""
         with self._opened(os.O_RDONLY) as file:
-            value = orjson.loads(os.read(file, _HEAD_BYTES) or _head_text(-1, GENESIS))
+            value = orjson.loads(os.read(file, _MOST_HEAD_BYTES) or _head_text(-1, GENESIS))
             return value["seq"] + 0, value["hash"] + ""
 
     def write(self, seq: int, last_hash: str, *, fsync: bool) -> None:

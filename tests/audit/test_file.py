@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from pdp import FileAudit, Pep
-from pdp.audit.file import LINE_BYTES, request_rotation
+from pdp.audit.chain import LINE_BYTES
+from pdp.audit.file import request_rotation
 from pdp.audit.verify import verify_chain
 from pdp.errors import AuditError
 from tests.audit.test_audit import KEY, event
@@ -461,7 +462,7 @@ def test_full_disk_leaves_the_audit_stream_unchanged(path: Path, head: Path) -> 
 
 def test_audit_event_larger_than_the_limit_of_a_line_is_rejected(path: Path, opened: Appended) -> None:
     log = opened()
-    with pytest.raises(AuditError, match="exceeds the limit of 65535 bytes"):
+    with pytest.raises(AuditError, match="exceeds the limit of 131071 bytes"):
         log.append(event(tool_call_id="x" * LINE_BYTES))
     log.append(event(tool_call_id="x" * (LINE_BYTES - 1000)))
     log.append(event())

@@ -1,18 +1,23 @@
-"""`pdp audit`: shows, verifies and rotates streams of audit events, and decides recorded requests again."""
+"""`pdp audit`: shows, exports, verifies and rotates streams of audit events, and decides recorded requests again."""
 
+import gzip
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import IO, Annotated, Any, Final
 
 import typer
 
-from pdp.audit.chain import KEY_BYTES, ROTATED
-from pdp.audit.file import LINE_BYTES, Head, key_bytes, request_rotation
-from pdp.audit.verify import chained_events
+from pdp.audit.archive import check_folder
+from pdp.audit.chain import KEY_BYTES, LINE_BYTES, ROTATED, chain_hash
+from pdp.audit.file import Head, key_bytes, request_rotation
+from pdp.audit.verify import Chain
 from pdp.cli import Exit
 from pdp.cli.commands.stores.stores import URL_VARIABLE, stores_named
 from pdp.cli.files import effective_manifests, key_of_environment, project_with
@@ -25,13 +30,15 @@ from pdp.errors import AuditError, UsageError
 from pdp.json import parse_json
 from pdp.workbench.shown_file import printable
 
-app = command_app("Show, verify and rotate streams of audit events, and decide recorded requests again.")
+app = command_app("Show, export, verify and rotate streams of audit events, and decide recorded requests again.")
 
 _UNKEYED: Final = "the stream has no key, so anyone with write access could have replaced the whole stream"
 _NO_HEAD: Final = "without --head, missing events at the end are not detected"
 _NO_KEY: Final = "PDP_AUDIT_KEY is not set: streams with a key cannot be verified without a key"
+_INCOMPLETE: Final = "the last line is incomplete; the next writer removes it"
 _UNFINISHED: Final = "check that this is an audit stream; to read the earlier events, remove the last line"
-_PAGE: Final = 1000
+_NOTHING: Final = "nothing to rotate; the last event stays, and so do events from the first one with a recorded request"
+_ANCHORED: Final = "earlier parts were not verified; event {} anchors them"
 _LATER: Final = "the stream begins with a rotation: earlier files were not verified"
 
 
@@ -39,24 +46,68 @@ Streams = Annotated[
     list[str] | None,
     file_argument(
         "[FILE...]",
-        help="The stream's files, oldest first, or its database's URL. Default: the URL in the variable "
-        f"{URL_VARIABLE}, else the project's store.",
+        help="The stream's files, oldest first, then its database's URL, if any. Files may be compressed (.gz). "
+        f"Default: the URL in the variable {URL_VARIABLE}, else the project's store.",
     ),
 ]
+Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Only events from this time.")]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only events before this time.")]
+Tool = Annotated[str | None, typer.Option("--tool", metavar="TOOL", help="Only events of this tool.")]
+Run = Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only events of this run.")]
+Subject = Annotated[str | None, typer.Option("--subject", metavar="NAME", help="Only events of this person or agent.")]
+Code = Annotated[str | None, typer.Option("--code", metavar="CODE", help="Only decisions with this code.")]
+_Wanted = Mapping[str, str | None]
+_Line = tuple[bytes, dict[str, Any]]  # A line and its event.
 
 
 @app.command("show")
 def show(
     streams: Streams = None,
+    since: Since = None,
+    until: Until = None,
+    tool: Tool = None,
+    run: Run = None,
+    subject: Subject = None,
+    code: Code = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as JSON, one per line.")] = False,
 ) -> None:
     """Print audit events, one per line. To check that no event was changed, use `pdp audit verify`.
 
     Exit code: 0 shown, 2 bad usage or file, 1 a line is not an event.
     """
-    for line in _lines(streams):
-        event = _read(line)
+    for _, event in _events(streams, _wanted(since, until, tool, run, subject, code)):
         print_line(json.dumps(event) if as_json else printable(_shown(event)))
+
+
+@app.command("export")
+def export(
+    streams: Streams = None,
+    since: Since = None,
+    until: Until = None,
+    tool: Tool = None,
+    run: Run = None,
+    subject: Subject = None,
+    code: Code = None,
+    output: Annotated[
+        Path | None, file_option("--output", "-o", help="The file, perhaps .gz. Default: stdout.")
+    ] = None,
+) -> None:
+    """Write audit events as they are stored, as JSON Lines.
+
+    Exit code: 0 written, 2 bad usage or file, 1 a line is not an event.
+    """
+    lines = (line for line, _ in _events(streams, _wanted(since, until, tool, run, subject, code)))
+    if output is None:
+        sys.stdout.flush()
+        sys.stdout.buffer.writelines(lines)
+        return
+    try:
+        with output.open("xb") as file, _opened(output, file) as content:
+            content.writelines(lines)
+    except OSError as error:
+        raise UsageError(
+            f"{output}: {error.strerror}", hint="name a new file in a folder that you can write"
+        ) from error
 
 
 @app.command("verify")
@@ -78,16 +129,17 @@ def verify(
         named = None if head is None else Head(head, stream).last()
     except AuditError as error:
         raise UsageError(error.message, hint=error.hint) from error
-    first: dict[str, Any] = {}
-    last: dict[str, Any] = {}
-    reached = named is None
+    chain, reached = Chain(chain_hash(key)), named is None
     fault: str | None = None
     try:
-        for event in chained_events(_lines(streams), key):
-            first, last = first or event, event
-            reached = reached or (event["seq"], event["hash"]) == named
+        for each in streams or (None,):
+            chain.begin()
+            for _, event in _events_of(each, chain.check, {}):
+                reached = reached or (event["seq"], event["hash"]) == named
+        chain.finish()
     except AuditError as error:
         fault = error.message
+    first, last = chain.first, chain.last
     if named is not None and not (fault or reached) and (last or named[0] >= 0):
         fault = f"event {named[0]}, which the head names, is missing"
     keyed = last.get("hash", "").startswith("hmac-")
@@ -95,6 +147,7 @@ def verify(
     notes += [_NO_KEY] if fault and key is None else []
     notes += [] if named else [_NO_HEAD]
     notes += [_LATER] if first.get("type") == ROTATED else []
+    notes += [_ANCHORED.format(chain.anchor)] if chain.anchor is not None else []
     answer = {"seq": last.get("seq"), "hash": last.get("hash"), "keyed": keyed, "fault": fault, "notes": notes}
     reach = f"events {first['seq']} to {last['seq']}" if last else "no events"
     line = f"intact: {reach}" if fault is None else f"not intact: {fault}"
@@ -104,19 +157,35 @@ def verify(
 
 @app.command("rotate")
 def rotate(
-    file: Annotated[Path, file_argument("FILE", help="The stream's current file.")],
+    stream: Annotated[str | None, file_argument("[FILE]", help="The file; with --to, the database's URL.")] = None,
+    to: Annotated[Path | None, file_option("--to", metavar="DIR", help="Move events to files in this folder.")] = None,
+    before: Annotated[str | None, typer.Option("--before", metavar="TIME", help="Keep events from this time.")] = None,
+    keep_days: Annotated[float | None, typer.Option("--keep-days", metavar="N", help="Keep the last N days.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Request that a stream begins a new file with its next event. The hash chain continues in the new file.
+    """Begin a new file with a stream's next event. With --to, move a database's oldest events to files in a folder.
 
-    Exit code: 0 requested, 2 bad usage or file.
+    Without --before and --keep-days, only the last event stays in the database. The key is read from PDP_AUDIT_KEY.
+
+    Exit code: 0 requested or rotated, 2 bad usage or file, 1 the stream is not intact, or the database cannot be used.
     """
+    if to is not None and (before is None or keep_days is None) and (stream is None or "://" in stream):
+        days = None if keep_days is None else to_milliseconds(max(0.0, time.time() - 86_400 * keep_days))
+        check_folder(to)
+        with stores_named(stream) as stores, closing(stores.open_audit(key_of_environment())) as log:
+            parts = [*log.rotate(to, days or _time(before, "--before"))]
+        lines = [f"{to / part.file}: events {part.first} to {part.last}" for part in parts] or [_NOTHING]
+        print_answer({"folder": str(to), "parts": [part._asdict() for part in parts]}, lines, as_json=as_json)
+        return
+    if stream is None or "://" in stream or to is not None or before is not None or keep_days is not None:
+        hint = "write `pdp audit rotate FILE`, or `pdp audit rotate URL --to DIR` with --before or --keep-days"
+        raise UsageError("these arguments do not belong together", hint=hint)
     try:
-        name = request_rotation(file)
+        name = request_rotation(Path(stream))
     except AuditError as error:
         raise UsageError(error.message, hint=error.hint) from error
-    line = f"{file}: the next event begins a new file, and this file is kept as {name}"
-    print_answer({"file": str(file), "rotated": str(name)}, [line], as_json=as_json)
+    line = f"{stream}: the next event begins a new file, and this file is kept as {name}"
+    print_answer({"file": stream, "rotated": str(name)}, [line], as_json=as_json)
 
 
 @app.command("replay")
@@ -136,9 +205,9 @@ def replay(
     requests: Annotated[
         Path | None, file_option("--requests", metavar="DIR", help="With files: the folder of the recorded requests.")
     ] = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Only decisions from this time.")] = None,
-    tool: Annotated[str | None, typer.Option("--tool", metavar="TOOL", help="Only calls of this tool.")] = None,
-    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only calls of this run.")] = None,
+    since: Since = None,
+    tool: Tool = None,
+    run: Run = None,
     as_json: AsJson = False,
 ) -> None:
     """Decide recorded requests again, and compare the answers with the recorded ones. Reads the key PDP_REQUESTS_KEY.
@@ -167,14 +236,19 @@ def replay(
     project = project_with()
     effective = effective_manifests([], [], project)
     with ExitStack() as owned:
-        wanted = {"tool": tool, "run_id": run, "since": _time(since)}
+        wanted = _wanted(since, None, tool, run, None, None)
         records: Iterable[Record]
         if requests is None:
             log = Requests(key)
             records = owned.enter_context(stores_named(streams[0] if streams else None)).requests.records(wanted)
         else:
             log = FileRequests(requests, key=key)
-            records = _decisions(_lines(streams), log.load(), wanted)
+            loaded, events = log.load(), _events(streams, wanted)
+            records = (
+                (line, loaded.get(str(event.get("decision_id"))))
+                for line, event in events
+                if event["type"].endswith(".dispatch") and (event.get("verdict") or event.get("rejection"))
+            )
         replayed = Replay(
             log,
             known_bundles(bundles or [], project),
@@ -189,26 +263,20 @@ def replay(
     raise typer.Exit(Exit.OK if result.decided and not result.faults else Exit.FAILED)
 
 
-def _time(since: str | None) -> str | None:
+def _time(text: str | None, option: str) -> str | None:
     """Return a time as events contain it. A time without a zone is in UTC."""
     try:
-        when = None if since is None else datetime.fromisoformat(since)
+        when = None if text is None else datetime.fromisoformat(text)
     except ValueError:
         hint = "write 2026-07-01 or 2026-07-01T10:00:00"
-        raise UsageError(f"--since: {since!r:.40} is not a time", hint=hint) from None
+        raise UsageError(f"{option}: {text!r:.40} is not a time", hint=hint) from None
     return None if when is None else to_milliseconds((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
 
 
-def _decisions(
-    lines: Iterable[bytes], records: Mapping[str, bytes], wanted: Mapping[str, str | None]
-) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yield the lines of the decisions that are wanted, each with its record, if any."""
-    for line in lines:
-        event = _read(line)
-        is_decision = event["type"].endswith(".dispatch") and (event.get("verdict") or event.get("rejection"))
-        named = zip((event.get("tool_name"), event.get("run_id")), (wanted["tool"], wanted["run_id"]), strict=True)
-        if is_decision and event["time"] >= (wanted["since"] or "") and all(its in (one, None) for one, its in named):
-            yield line, records.get(str(event.get("decision_id")))
+def _wanted(since: str | None, until: str | None, tool: str | None, run: str | None, *others: str | None) -> _Wanted:
+    """Return the filters by their names in `Wanted`."""
+    times = {"since": _time(since, "--since"), "until": _time(until, "--until")}
+    return {**times, "tool": tool, "run_id": run, **dict(zip(("subject", "code"), others, strict=True))}
 
 
 def _read(line: bytes) -> dict[str, Any]:
@@ -239,30 +307,39 @@ def _shown(event: dict[str, Any]) -> str:
     return "  ".join((f"{event['seq']:6}  {event['time']}  {event['type']}", *shown))
 
 
-def _stored_lines(url: str | None) -> Iterator[bytes]:
-    with stores_named(url) as stores, closing(stores.open_audit(None)) as log:
-        after = -1
-        while rows := log.lines(after, _PAGE):
-            for row in rows:
-                yield row.line.encode()
-                event = json.loads(row.line)  # the caller has already checked the line
-                if row != row.of(event, event["seq"], row.line):
-                    raise AuditError(f"event {row.seq}: the columns differ from the event's line")
-            after = rows[-1].seq
+def _events(streams: list[str] | None, wanted: _Wanted) -> Iterator[_Line]:
+    return (found for each in streams or (None,) for found in _events_of(each, _read, wanted))
 
 
-def _lines(streams: list[str] | None) -> Iterator[bytes]:
-    for file in streams or (None,):
-        if file is None or "://" in file:
-            yield from _stored_lines(file)
-            continue
-        try:
-            with Path(file).open("rb") as lines:
-                while line := lines.readline(LINE_BYTES):
-                    if not line.endswith(b"\n"):
-                        raise AuditError(
-                            f"{file}: the last line is incomplete; the next writer removes it", hint=_UNFINISHED
-                        )
-                    yield line
-        except OSError as error:
-            raise UsageError(f"{file}: {error.strerror}", hint="give the files of a stream, oldest first") from error
+def _is_wanted(event: Mapping[str, Any], wanted: _Wanted) -> bool:
+    codes = (event.get("codes") or ()) if event["type"].endswith(".dispatch") else ()
+    named = {"tool": "tool_name", "run_id": "run_id", "subject": "subject"}
+    return (
+        (wanted["since"] or "") <= event["time"] < (wanted["until"] or "~")
+        and all(wanted[name] in (None, event.get(field)) for name, field in named.items())
+        and (wanted["code"] is None or wanted["code"] in codes)
+    )
+
+
+def _events_of(stream: str | None, checked: Callable[[bytes], dict[str, Any]], wanted: _Wanted) -> Iterator[_Line]:
+    """Yield the lines of a file or a database that are wanted, each with its event, which `checked` returns."""
+    if stream is None or "://" in stream:
+        with stores_named(stream) as stores, closing(stores.open_audit(None)) as log:
+            yield from ((line + b"\n", event) for line, event in log.stored(checked, wanted))
+        return
+    try:
+        with Path(stream).open("rb") as file, _opened(Path(stream), file) as lines:
+            while line := lines.readline(LINE_BYTES):
+                if not line.endswith(b"\n"):
+                    raise AuditError(f"{stream}: {_INCOMPLETE}", hint=_UNFINISHED)
+                event = checked(line)
+                if not wanted or _is_wanted(event, wanted):
+                    yield line, event
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise AuditError(f"{stream}: the compressed content is damaged: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{stream}: {error.strerror}", hint="give the files of a stream, oldest first") from error
+
+
+def _opened(path: Path, file: IO[bytes]) -> IO[bytes]:
+    return gzip.GzipFile("", file.mode, fileobj=file, mtime=0) if path.suffix == ".gz" else file  # type: ignore[return-value]

@@ -13,15 +13,20 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, delete, literal_column, select
 
+from pdp.audit.archive import check_part, write_part
 from pdp.audit.chain import GENESIS, AuditEvent, AuditLog
-from pdp.audit.verify import checked_event
+from pdp.audit.verify import ARCHIVED, ArchivedPart, Chain, anchored_part, checked_event
+from pdp.clock import to_milliseconds
 from pdp.errors import AuditError, StoreError
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.events import AuditRow, EventReader
+from pdp.stores.sql.tables import audit
 
 if TYPE_CHECKING:  # Most streams record no requests.
     from pdp.audit.requests import Requests
@@ -37,7 +42,12 @@ _INSERT: Final = (
 )
 _INSERT_REQUEST: Final = "INSERT INTO pdp_requests (seq, expires_at, sealed) VALUES (%s, %s, %s)"
 _IN_A_ROW: Final = 200  # Of this many transactions, an event loop leaves one to the writer thread.
+_ANCHORS: Final = 10  # The newest anchors. Two rotations at once may append them in another order.
+_PART: Final = 50_000  # The largest number of events in a file.
+_DELETED: Final = 2000  # The number of rows that one transaction deletes, which takes about 20 ms.
+_PAUSE: Final = 0.002  # Between two such transactions, other threads write.
 _EVIDENCE: Final = "run `pdp audit verify`, keep the database as evidence, and use a new database"
+_KEY_FIRST: Final = f"check the key in audit_key_file or PDP_AUDIT_KEY; if it is right, {_EVIDENCE}"
 
 
 class _End(NamedTuple):
@@ -62,6 +72,12 @@ class SqlAudit(EventReader, AuditLog):
     """An audit stream in a database. Its events survive a crash of the process, but perhaps not a power failure.
 
     One thread writes for all threads of its process. After a failed commit, an event may or may not be stored.
+
+    Examples:
+        >>> with Database.open("sqlite:///events.db", upgrade=True) as database:
+        ...     log = SqlAudit(database, key=b"32 bytes or more of random data.")
+        ...     log.append({"time": "2026-07-01T10:00:00.000Z", "type": "note"})
+        ...     log.close()
     """
 
     may_wait = True
@@ -84,6 +100,10 @@ class SqlAudit(EventReader, AuditLog):
     def append(self, event: AuditEvent) -> None:
         """Append an event. Do not call this method while the same thread has a transaction on the same SQLite file."""
         self._submit((event,)).result()
+
+    def check(self) -> None:
+        """Raise `AuditError` if no event can be appended, for example because the stream has another key."""
+        self._submit(()).result()
 
     def append_within(self, event: AuditEvent, transaction: object) -> None:
         """Append an event, in `transaction` if its database is the same SQLite file, else in a separate transaction."""
@@ -132,10 +152,59 @@ class SqlAudit(EventReader, AuditLog):
                 return f"event {row.seq}: {error.message}"
             if row != AuditRow.of(event, event["seq"], row.line):
                 return f"event {row.seq}: the columns differ from the event's line"
-            if row.seq == seq and last != (seq - 1, event["prev_hash"]):
+            if row.seq == seq and last != (seq - 1, event["prev_hash"]) and not self._is_anchored(row, event):
                 return "earlier events were removed, inserted or moved"
             last = event["seq"], event["hash"]
         return None if last is not None and last[0] == seq else "the event is missing"
+
+    def _is_anchored(self, row: AuditRow, event: dict[str, Any]) -> bool:
+        """Return whether an event is the first one in the database, and a file has the events before it."""
+        part = self._newest_part() if self.lines(-1, 1) == [row] else None
+        return part is not None and part.precedes(event)
+
+    def _newest_part(self) -> ArchivedPart | None:
+        newest = select(audit.c.line).where(audit.c.type == literal_column(f"'{ARCHIVED}'"))
+        with self._database.read() as connection:
+            lines = connection.execute(newest.order_by(audit.c.seq.desc()).limit(_ANCHORS)).scalars().all()
+        parts = [anchored_part(checked_event(line.encode(), self._hash)) for line in lines]
+        return max(filter(None, parts), key=lambda part: part.last, default=None)
+
+    def rotate(self, folder: Path, before: str | None = None) -> Iterator[ArchivedPart]:
+        """Move the oldest events to files in a folder, and yield each file once its events are deleted.
+
+        The last event stays, and so do events from the first one at or after `before`, or with a recorded request. An
+        event anchors a file before the file's events are deleted, so that the next call can go on after a crash. Of two
+        calls at once, one may raise an `AuditError`.
+        """
+        end = self.first_kept()
+        while rows := self.lines(-1, 1):
+            part, first = self._newest_part(), rows[0].seq
+            if part is None or part.last < first:
+                after = (-1, GENESIS) if part is None else (part.last, part.hash)
+                try:
+                    part = write_part(folder, islice(self._old_events(after, end, before or "~"), _PART))
+                except AuditError as error:
+                    if self.lines(-1, 1) == rows:
+                        raise
+                    raise self._fault("is being rotated by another process", "try again later") from error
+                if part is None:
+                    return
+                reason = f"events {part.first} to {part.last} are in {part.file}"
+                anchor = {"time": to_milliseconds(time.time()), "type": ARCHIVED, "reason": reason}
+                self.append(cast("AuditEvent", {**anchor, "archive": part._asdict()}))
+            check_part(folder, part)
+            for at in range(first, part.last + 1, _DELETED):
+                with self._database.write(durable=False) as connection:
+                    rows_at = audit.c.seq.between(at, min(at + _DELETED - 1, part.last))
+                    connection.execute(delete(audit).where(rows_at))
+                time.sleep(_PAUSE)
+            yield part
+
+    def _old_events(self, after: tuple[int, str], end: int, before: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        for line, event in self.stored(Chain(self._hash, after).check, {}):
+            if event["seq"] >= end or event["time"] >= before:
+                return
+            yield line, event
 
     def close(self) -> None:
         """Write the queued events and close the stream. Later appends raise `AuditError`."""
@@ -235,7 +304,7 @@ class SqlAudit(EventReader, AuditLog):
         try:
             event = checked_event(line.encode(), self._hash)
         except AuditError as error:
-            raise self._fault(f"cannot be continued: {error.message}", _EVIDENCE) from error
+            raise self._fault(f"cannot be continued: {error.message}", error.hint or _KEY_FIRST) from error
         if event["seq"] != seq or seq == self._end.seq:
             raise self._fault("cannot be continued: its last event was changed", _EVIDENCE)
         return _End(seq, event["hash"], line)

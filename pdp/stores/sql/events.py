@@ -1,12 +1,13 @@
 """Reads and searches the audit stream in a database.
 
-A search reads at most 50,000 events, from the newest to the oldest, because an index would slow down each append. Its
-result says where the next search continues.
+A search reads at most 50,000 events, because an index would slow down each append. Its result says where the next
+search continues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -14,8 +15,9 @@ import orjson
 from sqlalchemy import ColumnElement, Connection, Select, func, literal, select
 
 from pdp.clock import LAST_SECOND, to_milliseconds
+from pdp.errors import AuditError
 from pdp.stores.sql.database import Database
-from pdp.stores.sql.tables import audit, searchable
+from pdp.stores.sql.tables import audit, requests, searchable
 
 REJECTED: Final = "REJECTED"
 """The column `verdict` of a call that a check rejected before the policy could decide."""
@@ -24,6 +26,7 @@ SEARCHED: Final = 50_000
 """The largest number of events that one search reads."""
 # The times of events increase with their numbers, but the clocks of processes may differ by this many seconds.
 _CLOCKS_DIFFER: Final = 3600
+_PAGE: Final = 1000
 _COUNTED: Final = 20_000  # The largest number of events that are counted.
 # A decision and the other events with its id have at most this many events between them.
 _NEAR: Final = 100
@@ -122,6 +125,38 @@ class EventReader:
         with self._database.read() as connection:
             return [AuditRow(*row) for row in connection.execute(query)]
 
+    def page(self, wanted: Wanted, after: int, limit: int) -> tuple[Sequence[AuditRow], int]:
+        """Return up to `limit` events after `after`, oldest first, and the number after which the next page begins."""
+        with self._database.read() as connection:
+            start, _, end = self._window(connection, wanted, after=after)
+            if start >= end:
+                return [], after
+            end = min(end, start + SEARCHED)
+            query = _within(select(audit), wanted, start, end).order_by(audit.c.seq).limit(limit)
+            rows = [AuditRow(*row) for row in connection.execute(query)]
+        return rows, rows[-1].seq if len(rows) == limit else max(after, end - 1)
+
+    def stored(
+        self, checked: Callable[[bytes], dict[str, Any]], wanted: Mapping[str, Any]
+    ) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """Yield lines, each with its checked event. Raise `AuditError` if the columns differ from the event."""
+        after, last = -1, -2
+        while last != after:
+            after = max(last, after)
+            rows, last = self.page(Wanted(**wanted, every=True), after, _PAGE)
+            for row in rows:
+                event = checked(row.line.encode())
+                if row != row.of(event, event["seq"], row.line):
+                    raise AuditError(f"event {row.seq}: the columns differ from the event's line")
+                yield row.line.encode(), event
+
+    def first_kept(self) -> int:
+        """Return the number of the last event, or of an earlier one if its request is recorded."""
+        query = select(func.min(requests.c.seq)).where(requests.c.expires_at > time.time())
+        with self._database.read() as connection:
+            recorded: int | None = connection.execute(query).scalar()
+        return self.last_seq() if recorded is None else min(recorded, self.last_seq())
+
     def last_seq(self) -> int:
         """Return the number of the last event, or -1 if the stream is empty."""
         with self._database.read() as connection:
@@ -183,9 +218,11 @@ class EventReader:
         self, connection: Connection, wanted: Wanted, before: int | None = None, after: int = -1
     ) -> tuple[int, int, int]:
         """Return the first number that can match, and the first and the end of the numbers to search."""
+        # SQLite would read the whole table for both numbers in one query.
         last = connection.execute(select(func.max(audit.c.seq))).scalar()
+        first = connection.execute(select(func.min(audit.c.seq))).scalar() if after < 0 else 0
         end = 0 if last is None else last + 1
-        start = 0 if wanted.since is None else _seq_at(connection, end, wanted.since, -_CLOCKS_DIFFER)
+        start = first or 0 if wanted.since is None else _seq_at(connection, end, wanted.since, -_CLOCKS_DIFFER)
         start = max(start, after + 1)
         if wanted.until is not None:
             end = _seq_at(connection, end, wanted.until, _CLOCKS_DIFFER)

@@ -18,7 +18,7 @@ from pdp.errors import StoreSchemaError
 from pdp.installed import extra
 from pdp.json import digest
 
-SCHEMA: Final = "0006"  # The revision of the tables below. It equals the newest revision under `migrations/versions`.
+SCHEMA: Final = "0007"  # The revision of the tables below. It equals the newest revision under `migrations/versions`.
 VERSIONS: Final = "pdp_schema"  # The table in which Alembic stores the database's revision.
 versions = table(VERSIONS, column("version_num"))
 _MIGRATIONS: Final = Path(__file__).with_name("migrations")
@@ -122,7 +122,7 @@ def insert_if_absent(connection: Connection, into: TableClause, values: dict[str
 
 
 def revision_of(connection: Connection) -> str | None:
-    """Return the revision of the database's tables, such as `0006`, or None if there are no tables."""
+    """Return the revision of the database's tables, such as `0007`, or None if there are no tables."""
     if not inspect(connection).has_table(VERSIONS):
         return None
     revision: str | None = connection.execute(select(versions)).scalar()
@@ -135,11 +135,11 @@ def check_schema(connection: Connection, name: str) -> None:
     if revision == SCHEMA:
         return
     if revision is None:
-        raise StoreSchemaError(f"database {name}: it has no tables yet", hint="run `pdp db upgrade`")
+        raise StoreSchemaError(f"database {name}: it has no tables yet", hint="run `pdp db upgrade URL`")
     newer_hint = "use a newer release of tool-pdp; a downgrade is not supported"
     raise StoreSchemaError(
         f"database {name}: its tables have revision {revision}, but this release needs {SCHEMA}",
-        hint="run `pdp db upgrade`" if revision < SCHEMA else newer_hint,
+        hint="make a backup, then run `pdp db upgrade URL`" if revision < SCHEMA else newer_hint,
     )
 
 

@@ -58,7 +58,8 @@ def test_audit_stream_is_found_by_url_or_environment_variable(stores: OpenStores
          "the line after event 0: the hash does not match: the event was changed, or written with another key"),
         ("DELETE FROM pdp_audit WHERE seq = 1",
          "the line after event 0: earlier events were removed, inserted or moved"),
-        ("DELETE FROM pdp_audit WHERE seq = 0", "the first line: earlier events were removed, inserted or moved"),
+        ("DELETE FROM pdp_audit WHERE seq = 0",
+         "the first line: earlier events were removed, inserted or moved; no event anchors them"),
         ("UPDATE pdp_audit SET seq = 9 WHERE seq = 1",
          "the line after event 0: earlier events were removed, inserted or moved"),
         ("DELETE FROM pdp_audit WHERE seq = 2", "event 2, which the head names, is missing"),
@@ -70,14 +71,71 @@ def test_audit_verify_detects_changed_rows(
     monkeypatch.setenv("PDP_AUDIT_KEY", KEY)
     write(stores, 3, KEY)
     head = tmp_path / "head"
-    verified = pdp("audit", "verify", url, "--json").json
-    head.write_text(json.dumps({name: verified[name] for name in ("seq", "hash")}))
+    head.write_text(pdp("audit", "verify", url, "--json").out)
     assert pdp("audit", "verify", url, "--head", head).out == "intact: events 0 to 2\n"
     with Database.open(url) as database, database.write() as connection:
         connection.execute(text(change))
 
     done = pdp("audit", "verify", url, "--head", head)
     assert (done.code, done.out) == (1, f"not intact: {fault}\n")
+
+
+def test_rotated_database_stream_is_shown_exported_and_verified_with_its_files(
+    stores: OpenStores, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PDP_AUDIT_KEY", KEY)
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    with closing(stores.open_audit(KEY.encode())) as log:
+        for number in range(9):
+            log.append({
+                "time": f"2026-07-{number + 1:02}T10:00:00.000Z", "type": "tool.pay.dispatch", "verdict": "DENY",
+                "tool_name": f"pay{number % 2}", "run_id": f"r{number % 3}", "subject": "ann", "codes": ("a.b",),
+            })  # fmt: skip
+    done = pdp("audit", "rotate", url, "--to", folder, "--before", "2026-07-06")
+    file = folder / "audit-000000000000-000000000004.jsonl.gz"
+    assert (done.code, done.out) == (0, f"{file}: events 0 to 4\n")
+    anchored = "note: earlier parts were not verified; event 9 anchors them\n"
+    assert pdp("audit", "verify", url).out == f"intact: events 5 to 9\n{NO_HEAD}{anchored}"
+    assert pdp("audit", "verify", file, url).out == f"intact: events 0 to 9\n{NO_HEAD}"
+    assert pdp("audit", "verify", url, file).code == 1
+
+    wanted = ("--tool", "pay0", "--since", "2026-07-02", "--until", "2026-07-08", "--subject", "ann", "--code", "a.b")
+    shown = pdp("audit", "show", file, url, *wanted).out
+    assert [int(line.split()[0]) for line in shown.splitlines()] == [2, 4, 6]
+    assert pdp("audit", "show", file, url, *wanted, "--run", "r1").out == shown.splitlines(keepends=True)[1]
+    output = tmp_path / "out.jsonl.gz"
+    assert pdp("audit", "export", file, url, "--output", output).out == ""
+    assert pdp("audit", "verify", output).out == f"intact: events 0 to 9\n{NO_HEAD}"
+    assert pdp("audit", "show", output).out == pdp("audit", "show", file, url).out
+    content = file.read_bytes()
+    again = pdp("audit", "export", file, "--output", file)
+    assert (again.code, file.read_bytes()) == (2, content)
+    assert "File exists\n    hint: name a new file" in again.err
+
+    file.write_bytes(file.read_bytes()[:-9])
+    damaged = pdp("audit", "verify", file, url)
+    assert damaged.out.startswith(f"not intact: {file}: the compressed content is damaged: ")
+    assert (
+        json.loads(pdp("audit", "rotate", url, "--to", folder, "--keep-days", 1, "--json").out)["parts"][0]["first"]
+        == 5
+    )
+    assert pdp("audit", "rotate", url, "--to", folder, "--keep-days", 1).out.startswith("nothing to rotate; ")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("sqlite:///store.db",), ("audit.jsonl", "--to", "."), ("audit.jsonl", "--keep-days", 3), (),
+        ("sqlite:///store.db", "--to", ".", "--before", "2026-07-01", "--keep-days", 3),
+    ],
+)  # fmt: skip
+def test_audit_rotate_rejects_arguments_that_do_not_belong_together(
+    options: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = pdp("audit", "rotate", *options)
+    assert (done.code, done.err.splitlines()[0]) == (2, "error: these arguments do not belong together")
 
 
 def test_audit_commands_report_an_unusable_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +159,8 @@ def test_approval_step_is_recorded_in_audit_stream_of_the_service(
 
     unkeyed = pdp(*step)
     assert (unkeyed.code, unkeyed.out) == (1, "")
-    assert "cannot be continued: the event was written with a key, but no key was given" in unkeyed.err
+    assert "cannot be continued: event 0: the event was written with a key, but no key was given" in unkeyed.err
+    assert "set PDP_AUDIT_KEY: export PDP_AUDIT_KEY=$(cat FILE)" in unkeyed.err
     monkeypatch.setenv("PDP_AUDIT_KEY", KEY)
     done = pdp(*step)
     assert (done.code, done.err) == (0, "")

@@ -25,7 +25,8 @@ from tests.support import PATIENCE, at_once
 from tests.support.postgres import DATABASES, empty_database, server
 
 HINT = "(write sqlite:///path/to/file.db or postgresql://user@host/database)"
-LOCKED = "(check that the database exists and that no other process has locked it)"
+UPGRADE = "(make a backup, then run `pdp db upgrade URL`)"
+LOCKED = "(check the URL, the password and the disk, and that no other process has locked the database)"
 
 
 @pytest.fixture(params=DATABASES)
@@ -74,7 +75,7 @@ def test_tables_of_an_older_release_are_upgraded(url: str, monkeypatch: pytest.M
         with Database.open(url, upgrade=True) as opened:
             add_action(opened)
             name = opened.name
-    message = f"database {name}: its tables have revision 0001, but this release needs {SCHEMA} (run `pdp db upgrade`)"
+    message = f"database {name}: its tables have revision 0001, but this release needs {SCHEMA} {UPGRADE}"
     assert error_of(lambda: Database.open(url)) == (StoreSchemaError, message)
 
     with Database.open(url, upgrade=True) as opened, opened.read() as connection:
@@ -98,9 +99,9 @@ NEWER = (
 @pytest.mark.parametrize(
     ("statement", "upgrade", "fault"),
     [
-        ("DROP TABLE pdp_schema", False, "it has no tables yet (run `pdp db upgrade`)"),
+        ("DROP TABLE pdp_schema", False, "it has no tables yet (run `pdp db upgrade URL`)"),
         ("UPDATE pdp_schema SET version_num = '0000'", False,
-         f"its tables have revision 0000, but this release needs {SCHEMA} (run `pdp db upgrade`)"),
+         f"its tables have revision 0000, but this release needs {SCHEMA} {UPGRADE}"),
         *[("UPDATE pdp_schema SET version_num = '9999'", upgrade, NEWER) for upgrade in (False, True)],
     ],
 )  # fmt: skip
@@ -121,14 +122,14 @@ def test_failed_upgrade_is_rolled_back(url: str, monkeypatch: pytest.MonkeyPatch
         patched.setattr(database_module, "upgrade_schema", failing_upgrade)
         with pytest.raises(OSError, match="away"):
             Database.open(url, upgrade=True)
-    assert error_of(lambda: Database.open(url))[1].endswith("it has no tables yet (run `pdp db upgrade`)")
+    assert error_of(lambda: Database.open(url))[1].endswith("it has no tables yet (run `pdp db upgrade URL`)")
     Database.open(url, upgrade=True).close()
 
 
 def test_only_an_upgrade_creates_a_file_readable_by_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     assert error_of(lambda: Database.open(f"sqlite:///{path}")) == (
-        UsageError, f"database file {path} does not exist (run `pdp db upgrade`)",
+        UsageError, f"database file {path} does not exist (check the path; `pdp db upgrade URL` creates a database)",
     )  # fmt: skip
     assert not path.exists()
     with Database.open(f"sqlite:///{path}", upgrade=True) as opened, opened.write():
