@@ -5,4 +5,5 @@
 * failures: the errors that tools raise, and the failures that the model sees
 * events: the events of each call for the application's observers
 * telemetry: spans and metrics
+* conventions: their names by OpenTelemetry's conventions for GenAI
 """

@@ -4,6 +4,9 @@ Source: tool pattern library, 9.6: spans `tool.<name>.dispatch` (caller, scopes,
 policy's verdict), `.run` (duration, retry count, downstream span links), `.result` (outcome, result hash, exceptions);
 metrics throughput, success_ratio, p50, p99, error_class_distribution, cost_per_call. Pattern 1: spans of an extraction
 carry the lineage of its model.
+
+These names stay. OpenTelemetry's conventions (`pdp.execution.conventions`) add attributes, by which backends recognise
+a run as `execute_tool`, a span `run_guardrail pdp` for the decision, and a metric.
 """
 
 import logging
@@ -14,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from pdp.contract.sensitive import place_of
+from pdp.execution import conventions
 from pdp.execution.failures import ToolError
 from pdp.installed import extra
 from pdp.manifest.fields import latency_seconds
@@ -67,19 +71,17 @@ class Telemetry:
         meter_provider: MeterProvider | None = None,
         costs: Mapping[str, Callable[[Any], float | None]] | None = None,
     ) -> None:
-        self.tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
+        self.tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider, schema_url=conventions.SCHEMA_URL)
         self.costs = dict(costs or {})
         self.lock = threading.Lock()
         self.runs: Counter[str] = Counter()
         self.successes: Counter[str] = Counter()
-        meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
+        meter = metrics.get_meter(SCOPE, meter_provider=meter_provider, schema_url=conventions.SCHEMA_URL)
         self.throughput = meter.create_counter("tool.throughput", unit="{call}", description="Runs that have ended")
-        self.latency = meter.create_histogram(
-            "tool.latency",
-            unit="s",
-            description="Duration of runs, with all attempts",
-            explicit_bucket_boundaries_advisory=_LATENCY_BUCKETS,
-        )
+        options: dict[str, Any] = {"unit": "s", "explicit_bucket_boundaries_advisory": _LATENCY_BUCKETS}
+        options["description"] = "Duration of runs, with all attempts"
+        self.latency = meter.create_histogram("tool.latency", **options)
+        self.duration = meter.create_histogram(conventions.DURATION, **options)
         self.errors = meter.create_counter(
             "tool.error_class_distribution", unit="{call}", description="Runs that failed, by code and exception"
         )
@@ -95,14 +97,14 @@ class Telemetry:
 
 
 class CallTelemetry:
-    """The spans of one decided call: a dispatch span that contains a run span and a result span.
+    """The spans of one decided call: a dispatch span that contains the spans of decision, run and result.
 
     Call `run_started` and `run_ended` around the run, and `ended` in any case. `began` is in seconds since 1970. If the
     manifest has no such tool, the spans are named `unknown`, so that a model cannot invent span names. An allowed call
     has all three spans, even if no tool ran; the run span then has no duration.
     """
 
-    __slots__ = ("_began", "_entry", "_run", "_seconds", "_span", "_telemetry", "_token", "_tool")
+    __slots__ = ("_began", "_entry", "_named", "_run", "_seconds", "_span", "_telemetry", "_token", "_tool")
 
     def __init__(
         self, telemetry: Telemetry, entry: DeclaredTool | None, began: float, attributes: Mapping[str, Any]
@@ -115,19 +117,24 @@ class CallTelemetry:
         self._token: Token[Context] | None = None
         self._began = 0.0
         self._seconds: float | None = None
+        self._named = {"pdp.tool": self._tool, conventions.TOOL_NAME: self._tool} | {
+            name: attributes[own] for own, name in conventions.NAMES.items() if own in attributes
+        }
+        # The time stays an integer, because a float cannot represent nanoseconds exactly.
+        start = round(began * 1_000_000) * 1000
         with _harmless("dispatch"):
             self._span = telemetry.tracer.start_span(
-                f"tool.{self._tool}.dispatch",
-                attributes={"pdp.tool": self._tool, **attributes},
-                # The time stays an integer, because a float cannot represent nanoseconds exactly.
-                start_time=round(began * 1_000_000) * 1000,
+                f"tool.{self._tool}.dispatch", attributes={**self._named, **attributes}, start_time=start
             )
+            verdict = conventions.VERDICTS.get(attributes.get("pdp.verdict", ""), "deny")
+            decision = conventions.GUARDRAIL | {conventions.VERDICT: verdict}
+            self._start("run_guardrail pdp", decision, start).end()
 
     def run_started(self) -> None:
         """Open the run span and make it the current span."""
         self._began = time.perf_counter()
         with _harmless("run"):
-            self._run = self._start("run", {})
+            self._run = self._start(f"tool.{self._tool}.run", {conventions.OPERATION: "execute_tool"})
             self._token = context.attach(trace.set_span_in_context(self._run))
 
     def run_ended(self, execution: Execution) -> None:
@@ -168,8 +175,9 @@ class CallTelemetry:
         with _harmless("result"):
             emitted, lineage = _emitted(execution, self._entry)
             if self._seconds is None:
-                _close(self._start("run", {"pdp.replayed": True} if execution.replayed else {}), execution)
-            _close(self._start("result", {**attributes, **emitted, **lineage}), execution)
+                replayed = {"pdp.replayed": True} if execution.replayed else {}
+                _close(self._start(f"tool.{self._tool}.run", replayed), execution)
+            _close(self._start(f"tool.{self._tool}.result", {**attributes, **emitted, **lineage}), execution)
             if self._span is not None:
                 self._span.set_attributes(lineage)
         if self._seconds is not None:
@@ -185,12 +193,10 @@ class CallTelemetry:
         kept = [(latency_seconds(latency), name) for name, latency in sla.items()]
         return {"pdp.sla": min((pair for pair in kept if self._seconds <= pair[0]), default=(0.0, "exceeded"))[1]}
 
-    def _start(self, phase: str, attributes: Mapping[str, Any]) -> Span:
-        return self._telemetry.tracer.start_span(
-            f"tool.{self._tool}.{phase}",
-            context=None if self._span is None else trace.set_span_in_context(self._span),
-            attributes={"pdp.tool": self._tool, **attributes},
-        )
+    def _start(self, name: str, attributes: Mapping[str, Any], start_time: int | None = None) -> Span:
+        parent = None if self._span is None else trace.set_span_in_context(self._span)
+        attributes = {**self._named, **attributes}
+        return self._telemetry.tracer.start_span(name, parent, attributes=attributes, start_time=start_time)
 
     def _count(self, execution: Execution, seconds: float) -> None:
         telemetry, of_tool = self._telemetry, {"pdp.tool": self._tool}
@@ -199,9 +205,10 @@ class CallTelemetry:
             telemetry.successes[self._tool] += execution.failure is None
         telemetry.throughput.add(1, {**of_tool, "pdp.outcome": execution.outcome, **self._objective})
         telemetry.latency.record(seconds, of_tool)
+        error = {} if execution.failure is None else {conventions.ERROR_TYPE: _error_class(execution)}
+        telemetry.duration.record(seconds, {conventions.TOOL_NAME: self._tool, **error})
         if execution.failure is not None:
-            code = execution.failure.code.value
-            telemetry.errors.add(1, {**of_tool, "pdp.error_code": code, "error.type": _error_class(execution)})
+            telemetry.errors.add(1, {**of_tool, "pdp.error_code": execution.failure.code.value, **error})
 
 
 @contextmanager
@@ -215,6 +222,7 @@ def _harmless(part: str) -> Iterator[None]:
 def _close(span: Span, execution: Execution) -> None:
     # Only the type of the exception is recorded, because its traceback may contain sensitive values.
     if execution.failure is not None:
+        span.set_attribute(conventions.ERROR_TYPE, _error_class(execution))
         span.set_status(Status(StatusCode.ERROR, f"{execution.failure.code}: {execution.failure.message}"))
     span.end()
 

@@ -33,6 +33,7 @@ from pdp import __version__
 from pdp.decision import Verdict
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolError
+from pdp.execution.telemetry import Telemetry
 from pdp.flow.evaluation import Evaluation
 from pdp.flow.preview import Visibility
 from pdp.gateway.config import GatewaySettings
@@ -109,7 +110,7 @@ class Gateway:
             vars(function)["max_result"] = settings.max_result * (1 if name in own else 2) + _ENVELOPE_BYTES
         once = own.keys() | {n for n, (_, at) in self._routes.items() if at.get("annotations", {}).get("readOnlyHint")}
         once |= {name for name, entry in manifest.tools.items() if not (entry.effect_class and entry.has_effects)}
-        self._pep = Pep(manifest, self._engine, audit=audit, tools=known, keyless=once, **opened)
+        self._pep = Pep(manifest, self._engine, audit=audit, tools=known, keyless=once, telemetry=Telemetry(), **opened)
         exported = export_tools((manifest.tools[name] for name in self._routes if name in manifest.tools), "mcp")
         self._shown_as = {tool["name"]: self._routes[tool["name"]][1] | tool for tool in exported}
         for name, tool in self._shown_as.items():

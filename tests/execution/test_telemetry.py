@@ -12,6 +12,7 @@ from opentelemetry.sdk.metrics.export import HistogramDataPoint
 from opentelemetry.trace import StatusCode
 
 from pdp.errors import MissingExtraError
+from pdp.execution.conventions import SCHEMA_URL
 from pdp.execution.failures import failure_of
 from pdp.execution.runner import arun_once, cut_short, run_once
 from pdp.execution.telemetry import CallTelemetry, Telemetry
@@ -40,6 +41,7 @@ def ran(collected: Collected, execution: Execution) -> None:
 
 
 TOOL = {"pdp.tool": "send_wire"}
+NAMED = {**TOOL, "gen_ai.tool.name": "send_wire"}
 
 
 def test_successful_call_has_three_spans(caplog: pytest.LogCaptureFixture) -> None:
@@ -48,16 +50,26 @@ def test_successful_call_has_three_spans(caplog: pytest.LogCaptureFixture) -> No
     ran(collected, Execution(result=1, attempts=3))
 
     spans = collected.spans()
-    assert list(spans) == ["tool.send_wire.run", "tool.send_wire.result", "tool.send_wire.dispatch"]
-    run_span, result, dispatch = spans.values()
-    assert dict(dispatch.attributes or {}) == {**TOOL, **ATTRIBUTES}
+    names = ["run_guardrail pdp", "tool.send_wire.run", "tool.send_wire.result", "tool.send_wire.dispatch"]
+    assert list(spans) == names
+    decision, run_span, result, dispatch = spans.values()
+    assert dict(dispatch.attributes or {}) == {**NAMED, **ATTRIBUTES}
+    assert dict(decision.attributes or {}) == {
+        **NAMED, "gen_ai.operation.name": "run_guardrail", "gen_ai.guardrail.component.name": "pdp",
+        "gen_ai.guardrail.target.type": "input", "gen_ai.guardrail.target.subtype": "tool_call",
+        "gen_ai.guardrail.verdict.type": "allow",
+    }  # fmt: skip
+    assert decision.instrumentation_scope is not None
+    assert decision.instrumentation_scope.schema_url == SCHEMA_URL
     measured = dict(run_span.attributes or {})
     assert measured.pop("pdp.duration_s") >= 0  # type: ignore[operator]
-    assert measured == {**TOOL, "pdp.retry_count": 2}
-    assert dict(result.attributes or {}) == {**TOOL, **RESULT}
+    assert measured == {**NAMED, "gen_ai.operation.name": "execute_tool", "pdp.retry_count": 2}
+    assert dict(result.attributes or {}) == {**NAMED, **RESULT}
     assert dispatch.parent is None
-    assert [span.parent and span.parent.span_id for span in (run_span, result)] == [dispatch.context.span_id] * 2
-    assert dispatch.start_time == 1_782_900_000_250_000_000
+    assert [span.parent and span.parent.span_id for span in (decision, run_span, result)] == [
+        dispatch.context.span_id
+    ] * 3
+    assert dispatch.start_time == decision.start_time == 1_782_900_000_250_000_000
     assert {span.status.status_code for span in spans.values()} == {StatusCode.UNSET}
     assert caplog.records == []
 
@@ -88,7 +100,8 @@ def test_failed_run_has_spans_with_error_status(
 
     spans = collected.spans()
     result = spans["tool.send_wire.result"]
-    assert dict(result.attributes or {}) == {**TOOL, **RESULT, "pdp.exceptions": (error_class,)}
+    error = {"error.type": error_class}
+    assert dict(result.attributes or {}) == {**NAMED, **RESULT, "pdp.exceptions": (error_class,), **error}
     for span in (result, spans["tool.send_wire.run"]):
         assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, message)
         assert span.events == ()
@@ -111,6 +124,10 @@ def test_metrics_count_runs_errors_and_costs() -> None:
         ],
         "tool.success_ratio": [(TOOL, 0.75)],
         "tool.latency": [(TOOL, 4)],
+        "gen_ai.execute_tool.duration": [
+            ({"gen_ai.tool.name": "send_wire"}, 3),
+            ({"gen_ai.tool.name": "send_wire", "error.type": "LookupError"}, 1),
+        ],
         "tool.error_class_distribution": [
             ({**TOOL, "pdp.error_code": "TOOL_EXECUTION_FAILED", "error.type": "LookupError"}, 1)
         ],
@@ -158,7 +175,9 @@ def test_span_of_an_interrupted_run_ends_with_the_call() -> None:
     call.run_started()
     call.ended(cut_short(), RESULT)
 
-    assert set(collected.spans()) == {f"tool.send_wire.{phase}" for phase in ("run", "result", "dispatch")}
+    assert set(collected.spans()) - {"run_guardrail pdp"} == {
+        f"tool.send_wire.{phase}" for phase in ("run", "result", "dispatch")
+    }
     assert collected.counts()["tool.throughput"] == [({**TOOL, "pdp.outcome": "unknown"}, 1)]
     assert not trace.get_current_span().get_span_context().is_valid
 

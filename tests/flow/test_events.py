@@ -196,7 +196,8 @@ def test_invalid_observer_is_rejected(base: Pep, works: Desk) -> None:
 
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:
-    return dict(span.attributes or {})
+    """Return the attributes of a span that the source document names. Those of OpenTelemetry have other tests."""
+    return {name: value for name, value in (span.attributes or {}).items() if name.startswith("pdp.")}
 
 
 @both_ways
@@ -215,6 +216,8 @@ def test_call_has_three_spans_and_its_run_span_is_the_parent_of_the_tools_spans(
 
     spans = collected.spans()
     dispatch, run, result = (spans[f"tool.keep_draft.{what}"] for what in ("dispatch", "run", "result"))
+    named = {"gen_ai.tool.name": "keep_draft", "gen_ai.tool.call.id": "toolu-1"}
+    assert named.items() <= dict(run.attributes or {}).items()
     assert isinstance(pep.audit, MemoryAudit)
     before, after = pep.audit.events
     assert attributes(dispatch) == {
@@ -231,7 +234,7 @@ def test_call_has_three_spans_and_its_run_span_is_the_parent_of_the_tools_spans(
         None, dispatch.context.span_id, dispatch.context.span_id, run.context.span_id,
     ]  # fmt: skip
     assert collected.counts().keys() == {
-        "tool.throughput", "tool.latency", "tool.success_ratio", "tool.cost_per_call",
+        "tool.throughput", "tool.latency", "tool.success_ratio", "tool.cost_per_call", "gen_ai.execute_tool.duration",
     }  # fmt: skip
 
 
@@ -243,14 +246,16 @@ def test_call_has_three_spans_and_its_run_span_is_the_parent_of_the_tools_spans(
         pytest.param(propose("keep_draft", amount="x"), "keep_draft", None, id="rejected"),
     ],
 )
-def test_call_that_is_not_allowed_has_only_a_dispatch_span(
+def test_call_that_is_not_allowed_has_a_dispatch_span_and_no_run_span(
     base: Pep, works: Desk, proposal: Any, name: str, verdict: str | None
 ) -> None:
     collected = Collected()
     observed(base, works, telemetry=collected.telemetry).call(proposal, session())
 
-    [span] = collected.exporter.get_finished_spans()
+    decision, span = collected.exporter.get_finished_spans()
     assert (span.name, attributes(span).get("pdp.verdict")) == (f"tool.{name}.dispatch", verdict)
+    word = "escalate" if verdict == "STEP_UP" else "deny"
+    assert (decision.attributes or {})["gen_ai.guardrail.verdict.type"] == word
     assert collected.reader.get_metrics_data() is None
 
 
