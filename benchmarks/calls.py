@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -112,7 +112,8 @@ def idempotency(calls: int) -> tuple[dict[str, float], Goals]:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store.db"
-        with Database.open(f"sqlite:///{path}", upgrade=True) as database, sqlite3.connect(path) as plain:
+        url = f"sqlite:///{path}"
+        with Database.open(url, upgrade=True) as database, closing(sqlite3.connect(path)) as plain:
             store = SqlIdempotency(database)
 
             def run() -> None:

@@ -162,6 +162,9 @@ class Connection:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._http.aclose()
+        # The generators of an answer that was not read to its end are closed by the loop, so it must not stop before.
+        await asyncio.get_running_loop().shutdown_asyncgens()
+        await asyncio.sleep(0)
 
 
 class ServiceApprovals(Generic[Record, Records]):
@@ -288,6 +291,18 @@ class Endpoints(Generic[Answer, Record, Records]):
         """Revoke a lasting grant as the person of the token. It ends at once; `why` is recorded as the reason."""
         reason = {} if why is None else {"reason": why}
         return self._request(f"/v1/grants/{_quoted(grant_id)}/revoke", reason, patience=0)
+
+    def tokens(self) -> Answer:
+        """Return the tokens of the token's tenant, without secrets: `{tokens: [...]}`. Needs the scope `admin`."""
+        return self._request("/v1/tokens", method="GET")
+
+    def revoke_token(self, token_id: str) -> Answer:
+        """Revoke a token and its browser sessions."""
+        return self._request(f"/v1/tokens/{_quoted(token_id)}", method="DELETE")
+
+    def rotate_token(self, token_id: str, grace: int = 0) -> Answer:
+        """Replace a token; the old one is valid for `grace` more seconds. Only the answer contains the secret."""
+        return self._request(f"/v1/tokens/{_quoted(token_id)}/rotate?grace={grace}", patience=0)
 
     def tools(self, session: Mapping[str, Any], form: str = "plain") -> Answer:
         """Return the tools that the model may see, in the format `plain`, `openai`, `anthropic` or `mcp`."""

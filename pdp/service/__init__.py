@@ -10,7 +10,8 @@
 - hooks: HTTP hooks of Claude Code
 - health: liveness, readiness, metrics, and the audit stream
 - openapi: all routes, the OpenAPI document, and a page that shows the document
-- telemetry: metrics, logs with request ids, traces
+- telemetry: counters, logs with request ids, traces
+- metrics: the answer of `/metrics`, with the present state of engines and stores
 - models/: the bodies of requests and answers
 - security/: access tokens and OpenID Connect
 - authzen/: the AuthZEN 1.0 endpoints

@@ -29,6 +29,7 @@ from pdp.service.approvals.sweep import background
 from pdp.service.console.page import PREFIX, error_page
 from pdp.service.console.sign_in.link import OneTimeLink
 from pdp.service.errors import HttpError, invalid
+from pdp.service.metrics import Metrics
 from pdp.service.openapi import ROUTES, TITLE
 from pdp.service.settings import ServiceSettings
 from pdp.service.state import Service
@@ -87,6 +88,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[dict[str, object]]:
         loop.add_reader(parent.sentinel, end)
     with ExitStack() as owned:
         app.state.service = service = Service(app.state.settings, owned)
+        app.state.metrics = Metrics(service)
         async with background(service):
             gc.collect()
             # The garbage collector skips all objects that exist at this point, because they are never freed.

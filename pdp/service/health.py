@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from pdp.service.models.operation import Alive, AuditPage, AuditQuery, ReadinessAnswer
-from pdp.service.requests import Auditor, ServiceRoute, bounded_page
+from pdp.service.requests import Auditor, MetricsReader, ServiceRoute, bounded_page
 from pdp.service.state import service_of
-from pdp.service.telemetry import metrics_text
+from pdp.stores.sql.events import Wanted
 
 router = APIRouter(route_class=ServiceRoute, tags=["operation"])
 
@@ -32,9 +32,9 @@ async def check_readiness(request: Request, response: Response) -> ReadinessAnsw
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-async def read_metrics(_: Auditor) -> Response:
-    """Return the metrics of all tenants and workers in Prometheus' text format."""
-    text = await asyncio.to_thread(metrics_text)
+async def read_metrics(request: Request, who: MetricsReader) -> Response:
+    """Return the metrics of the service, its workers and the token's tenant, in Prometheus' text format."""
+    text = await request.app.state.metrics.text(who.tenant.name)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -42,7 +42,7 @@ async def read_metrics(_: Auditor) -> Response:
 async def read_audit(request: Request, who: Auditor, asked: Annotated[AuditQuery, Query()]) -> Response:
     """Return the tenant's audit events, the oldest first."""
     limit = bounded_page(request, asked.limit)
-    rows = await asyncio.to_thread(who.tenant.stream.lines, asked.after, limit)
-    last = rows[-1].seq if rows else asked.after
+    wanted = Wanted(**asked.model_dump(exclude={"after", "limit"}, warnings=False), every=True)
+    rows, last = await asyncio.to_thread(who.tenant.stream.page, wanted, asked.after, limit)
     events = ",".join(row.line for row in rows)
     return Response(f'{{"events":[{events}],"last":{last}}}', media_type="application/json")

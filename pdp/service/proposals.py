@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 from pdp.decision import new_id
 from pdp.flow.preview import PlanEvaluation
 from pdp.flow.remote.calls import as_answer
+from pdp.flow.reserve import RUNNING
 from pdp.flow.stages import CallIds
 from pdp.json import JsonValueError, canonical, digest, thawed
 from pdp.manifest.exports import export_tools
@@ -19,6 +20,7 @@ from pdp.proposal import Execution, Failure
 from pdp.service.errors import HttpError, read_model
 from pdp.service.models.operation import ManifestAnswer, ToolList, ToolsQuery, VisibleTool
 from pdp.service.models.proposals import (
+    KEY_CODES,
     Failed,
     PlanAnswer,
     ProposalAnswer,
@@ -46,6 +48,9 @@ async def propose(request: Request) -> Response:
     If the answer has `begun: true`, run the tool at once with the answer's `arguments`, and report the result to
     `/v1/proposals/{call_id}/result`. If an answer was lost, send the request again: until the call has ended, the same
     `id` and body get the same answer. A different body with the `id` of a call that has begun gets status 409.
+
+    Run the tool only if `begun` is true, whatever the verdict. If a call with the same idempotency key may be running
+    or have an effect, the answer is 409 `idempotency.in_flight` or `idempotency.unknown`.
     """
     who = await caller(request, Scope.PROPOSE)
     body = await read_object(request)
@@ -58,10 +63,11 @@ async def propose(request: Request) -> Response:
     call_id = call.id or new_id()
     if not call.run:
         evaluation = await who.tenant.pep.adecide(call.proposal, session, **ids)
-        return _decision_response({**as_answer(evaluation), "id": call_id})
+        return _decision_response(who, call, {**as_answer(evaluation), "id": call_id})
     name = CallName(call_id, who.principal.id, digest(canonical([who.principal.id, {**body, "id": call_id}])))
     proposer = who.principal.claims
-    return _decision_response(await who.tenant.pep.abegin(name, call.proposal, session, proposer=proposer, **ids))
+    answer = await who.tenant.pep.abegin(name, call.proposal, session, proposer=proposer, **ids)
+    return _decision_response(who, call, answer)
 
 
 @direct_endpoint(router, "/v1/proposals/{call_id}/result", Scope.PROPOSE, ReportedResult, ProposalAnswer)
@@ -139,8 +145,16 @@ def session_of(who: Caller, body: SessionBody | None, request: Request) -> Sessi
         raise HttpError(400, f"session: {error}") from None
 
 
-def _decision_response(answer: dict[str, Any]) -> Response:
-    count_decision(answer["verdict"] or "none", answer["codes"])
+def _decision_response(who: Caller, call: ProposedCall, answer: dict[str, Any]) -> Response:
+    """Return the answer. Raise `HttpError` 409 if the call may be running or may have run, so it must not run now."""
+    tenant, tool = who.tenant, call.proposal.get("tool") if isinstance(call.proposal, dict) else None
+    count_decision(tenant.name, tenant.pep.manifest.tools, tool, answer["verdict"] or "none", answer["codes"])
+    failure = answer["outcome"].get("failure")
+    if failure and failure["details"].get("effect") == "unknown" and not (answer["executed"] or answer["replayed"]):
+        is_running = failure["message"] == RUNNING
+        next_step = "propose the call again later" if is_running else "a person must settle it with `pdp keys settle`"
+        hint, headers = f"do not run the tool; {next_step}", {"Retry-After": "5"} if is_running else None
+        raise HttpError(409, failure["message"], code=KEY_CODES[not is_running], hint=hint, headers=headers)
     return JSONResponse(answer)
 
 

@@ -60,6 +60,7 @@ Proposer = Annotated[Caller, Depends(Needs(Scope.PROPOSE))]
 Approver = Annotated[Caller, Depends(Needs(Scope.APPROVE))]
 ApprovalReader = Annotated[Caller, Depends(Needs(Scope.APPROVE, Scope.PROPOSE))]
 Auditor = Annotated[Caller, Depends(Needs(Scope.AUDIT))]
+MetricsReader = Annotated[Caller, Depends(Needs(Scope.METRICS, Scope.AUDIT))]
 Administrator = Annotated[Caller, Depends(Needs(Scope.ADMIN))]
 
 

@@ -9,25 +9,31 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import ClassVar, Final
 
 import uvicorn
+from cryptography import x509
+from prometheus_client import multiprocess
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from starlette.types import ASGIApp
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
-from pdp.errors import EngineError, UsageError
+from pdp.audit.chain import AuditEvent
+from pdp.errors import BundleError, EngineError, PdpError, UsageError
 from pdp.service.app import create_app
-from pdp.service.security.tokens import first_token
+from pdp.service.security.authorization_code import check_provider
+from pdp.service.security.tokens import first_token, open_tokens
 from pdp.service.settings import ServiceSettings
-from pdp.service.state import Service
-from pdp.service.telemetry import WORKERS_FOLDER, log_config
+from pdp.service.state import Readiness, Service, Tenant, check_distinct_stores, open_tenant
+from pdp.service.telemetry import RESTARTS, WORKERS_FOLDER, log_config
 
 _log = logging.getLogger("pdp.service")
 
@@ -158,19 +164,60 @@ class _Supervisor(Multiprocess):
             why = f"killed by {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
             why = why if code is not None else f"no answer for {_SILENT_SECONDS} s"
             _log.error("worker %s ended: %s; starting a new worker", worker.pid, why)
+            self._count_restart(worker.pid)
             self.processes[at] = Process(self.config, self.sockets)
             self.processes[at].start()
 
+    def _count_restart(self, pid: int | None) -> None:
+        multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
+        file = MmapedDict(f"{os.environ[WORKERS_FOLDER]}/counter_{os.getpid()}.db")  # type: ignore[no-untyped-call]
+        key = mmap_key(RESTARTS[0], f"{RESTARTS[0]}_total", [], [], RESTARTS[1])
+        file.write_value(key, file.read_value(key)[0] + 1, 0)  # type: ignore[no-untyped-call]
+        file.close()  # type: ignore[no-untyped-call]
+
 
 def check_service(settings: ServiceSettings) -> None:
-    """Check the configuration by opening and closing every resource. Raise EngineError if an engine fails."""
-    _check_tls(settings)
+    """Open and ask all that is configured: files, stores, engines, providers. Raise one fault and log the others."""
+    faults: dict[str, PdpError] = {}
     with ExitStack() as owned:
-        for name, tenant in Service(settings, owned).tenants.items():
-            decision = tenant.pep.engine.decide_body(b"{}")
-            if decision.bundle_revision is None:
-                reason = decision.reasons[0]
-                raise EngineError(f"tenant {name}: {reason.code}: {reason.message}", hint=reason.remedy)
+        tenants = {}
+        with _noted(faults):
+            _check_tls(settings)
+        for name, tenant in settings.tenants.items():
+            with _noted(faults):
+                tenants[name] = open_tenant(name, tenant, settings.url, owned)
+        with _noted(faults):
+            check_distinct_stores(tenants)
+            open_tokens(settings, owned)
+        asyncio.run(_ask(settings, tenants, faults))
+    # The fault that is raised decides the exit code, so those of files and options come first.
+    ordered = sorted(faults.values(), key=lambda fault: not isinstance(fault, UsageError | BundleError))
+    for fault in ordered[1:]:
+        _log.error("%s", fault)
+    if ordered:
+        raise ordered[0]
+
+
+@contextmanager
+def _noted(faults: dict[str, PdpError]) -> Iterator[None]:
+    try:
+        yield
+    except PdpError as error:
+        faults[str(error)] = error
+
+
+async def _ask(settings: ServiceSettings, tenants: dict[str, Tenant], faults: dict[str, PdpError]) -> None:
+    for name, tenant in tenants.items():
+        for state in (await Readiness(tenants).states(tenant)).values():
+            with _noted(faults):
+                if state["status"] != "ready":
+                    raise EngineError(
+                        f"tenant {name}: {state['code']}: {state['why']}",
+                        hint="docs/monitoring.md: PdpEngineDown, PdpStoreDown",
+                    )
+    for oidc in settings.oidc:
+        with _noted(faults):
+            await check_provider(oidc)
 
 
 def serve_until_ended(
@@ -182,9 +229,9 @@ def serve_until_ended(
 ) -> None:
     """Serve until a signal stops the process. Then requests get up to 20 s; waits for approvals end at once.
 
-    `started` gets the settings, with the bound port, and the `first_tokens` of new tenants. `app` makes the
-    application; shutdown sets the event `ending` in its state. Raises UsageError if the address or the TLS files
-    cannot be used.
+    `started` gets the settings, with the bound port, and the `first_tokens` of new tenants, or where they are. `app`
+    makes the application; shutdown sets the event `ending` in its state. Raises UsageError if the address, the TLS
+    files or `first_token_file` cannot be used.
     """
     _check_tls(settings)
     # After its shutdown, Uvicorn raises the signal again. This handler then ends the process with exit code 0.
@@ -192,9 +239,9 @@ def serve_until_ended(
     with _bound_socket(settings) as bound, ExitStack() as ended:
         settings = settings.model_copy(update={"port": bound.getsockname()[1]})
         with ExitStack() as owned:
-            store = Service(settings, owned).tokens.tokens
-            tokens = {tenant: first_token(store, tenant) for tenant in settings.tenants if first_tokens}
-        started(settings, {tenant: token for tenant, token in tokens.items() if token is not None})
+            service = Service(settings, owned)
+            tokens = _first_tokens(service) if first_tokens else {}
+        started(settings, tokens)
         config = uvicorn.Config(
             partial(app, settings),
             factory=True,
@@ -231,6 +278,32 @@ def serve_until_ended(
         sys.exit(1)  # Uvicorn's own exit code is replaced, because for this command it would mean STEP_UP.
 
 
+def _first_tokens(service: Service) -> dict[str, str]:
+    """Record the first tokens of new tenants, and return them, or where `first_token_file` is that contains them."""
+    file, made = service.settings.first_token_file, dict[str, str]()
+
+    def keep(tenant: Tenant, token: str, event: AuditEvent, transaction: object) -> None:
+        if file is not None:
+            line = f"{token}\n" if len(service.tenants) == 1 else f"{tenant.name} {token}\n"
+            try:
+                descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | (0 if made else os.O_CREAT | os.O_EXCL), 0o600)
+                with os.fdopen(descriptor, "w") as opened:
+                    opened.write(line)
+                    opened.flush()
+                    os.fsync(descriptor)
+            except OSError as error:
+                hint = "move an older file away, and name a file in a folder that this user can write"
+                raise UsageError(f"first_token_file {file}: cannot be written: {error.strerror}", hint=hint) from None
+        tenant.stream.append_within(event, transaction)
+
+    for name in [name for name in service.tenants if not service.tokens.tokens.list(name)]:
+        token = first_token(service.tokens.tokens, name, partial(keep, service.tenants[name]))
+        if token is None:
+            break  # Another process creates the first tokens.
+        made[name] = token if file is None else f"see {file}"
+    return made
+
+
 def _bound_socket(settings: ServiceSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
@@ -255,20 +328,30 @@ def _max_connections(settings: ServiceSettings) -> int:
 
 
 def _check_tls(settings: ServiceSettings) -> None:
+    """Check that the certificate and its key can be used. Warn about a certificate that is not valid today."""
     if settings.tls_cert is None:
         return
     cert, key = settings.tls_cert, settings.tls_key or settings.tls_cert
+    hint = "use PEM files; to convert a DER file: openssl {} -inform der -in FILE -out FILE.pem"
+    for name, file, label, kind in (("tls_cert", cert, "CERTIFICATE", "x509"), ("tls_key", key, "PRIVATE KEY", "pkey")):
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise UsageError(f"{name} {file}: cannot be read: {error.strerror}", hint="check the path") from None
+        if f"{label}-----".encode() not in content:
+            why = f"no {label.lower()} in PEM form (BEGIN {label})" if content.strip() else "is empty"
+            raise UsageError(f"{name} {file}: {why}", hint=hint.format(kind))
+        if name == "tls_key" and b"ENCRYPTED" in content:  # OpenSSL would ask for the password on the terminal.
+            raise UsageError(f"{name} {file}: has a password", hint=f"remove it: openssl pkey -in {file} -out FILE")
+    read = list[x509.Certificate]()
     try:
+        read += x509.load_pem_x509_certificates(cert.read_bytes())
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, settings.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        hint = "use PEM files of one certificate and its key, without a password"
-        for name, file, label in (("tls_cert", cert, "CERTIFICATE"), ("tls_key", key, "PRIVATE KEY")):
-            try:
-                content = file.read_bytes()
-            except OSError as unread:
-                raise UsageError(f"{name} {file}: cannot be read: {unread.strerror}", hint="check the path") from None
-            if f"{label}-----".encode() not in content:
-                raise UsageError(f"{name} {file}: no {label.lower()} in PEM form (BEGIN {label})", hint=hint) from None
-        is_foreign = getattr(error, "reason", None) == "KEY_VALUES_MISMATCH"
-        why = "the key belongs to another certificate" if is_foreign else "damaged, or a key with a password"
-        raise UsageError(f"tls_cert {cert}, tls_key {key}: cannot be loaded: {why}", hint=hint) from None
+    except (ValueError, OSError) as error:
+        why = f"tls_{'key' if read else 'cert'} {key if read else cert}: is damaged: it cannot be decoded"
+        if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+            why = f"tls_key {key}: belongs to another certificate than the first one in tls_cert {cert}"
+        raise UsageError(why, hint="copy both files again; in a chain, the server's certificate is the first") from None
+    since, until = read[0].not_valid_before_utc, read[0].not_valid_after_utc
+    if not since <= datetime.now(UTC) <= until:
+        _log.warning("tls_cert %s is valid from %s to %s: clients reject it; replace it", cert, since, until)

@@ -4,8 +4,10 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -13,6 +15,7 @@ from opentelemetry.trace import TracerProvider
 from starlette.requests import Request
 
 from pdp.approvals.approvals import Approvals
+from pdp.audit.archive import check_folder
 from pdp.audit.chain import KEY_BYTES
 from pdp.audit.requests import Requests
 from pdp.errors import AnswerInvalidError, PdpError, UsageError
@@ -25,10 +28,10 @@ from pdp.service.authzen.policy import AccessPolicy
 from pdp.service.errors import HttpError
 from pdp.service.security.authorization_code import CodeSignIn
 from pdp.service.security.oidc import OidcAuthenticator
-from pdp.service.security.principal import Authenticator, BrowserSession, Principal, Scope
+from pdp.service.security.principal import NOTED, Authenticator, BrowserSession, Principal, Scope
 from pdp.service.security.tokens import COOKIE, open_tokens
 from pdp.service.settings import ServiceSettings, TenantSettings
-from pdp.service.telemetry import tracer_provider
+from pdp.service.telemetry import RefusedTokens, audit_failures, store_used, time_engine, tracer_provider
 from pdp.stores.sql.audit import SqlAudit
 from pdp.stores.url import OpenStores
 
@@ -79,15 +82,23 @@ def open_tenant(
         )
     manifest = manifest_of_project(settings.project, project)
     stores = open_stores(settings.store, owned)
+    stores.tokens.observe(partial(store_used, name))
+    audit_failures.labels(name)  # The counter starts at zero.
+    if settings.audit_archive is not None:
+        check_folder(settings.audit_archive)
     key = None if settings.audit_key_file is None else _key("audit_key_file", settings.audit_key_file)
     requests = None
     if settings.requests_key_file is not None:
         requests = Requests(_key("requests_key_file", settings.requests_key_file), settings.requests_days)
+    token = None if settings.opa_token is None else settings.opa_token.get_secret_value()
     audit = stores.open_audit(key, requests if settings.record_requests else None)
     owned.callback(audit.close)
+    audit.check()
+    engine = engine_of_project(project, manifest, owned, opa_token=token)
+    time_engine(engine, name)
     pep = Pep(
         manifest,
-        engine_of_project(project, manifest, owned),
+        engine,
         audit=audit,
         telemetry=None if provider is None else Telemetry(tracer_provider=provider),
         **stores_of_pep(stores, url),
@@ -119,51 +130,77 @@ class Caller(NamedTuple):
         return self.principal.scopes.issuperset(scopes)
 
 
+class BoundedChecks:
+    """Runs checks, each at most once at a time, and waits for their results for at most two seconds in all."""
+
+    def __init__(self) -> None:
+        self._running: dict[Hashable, asyncio.Task[Any]] = {}
+
+    async def results(self, checks: Mapping[Any, Callable[[], Awaitable[Any]]]) -> dict[Any, Any]:
+        """Return the results by the keys of the checks. A late check is left out, and its result is kept for later."""
+        tasks = {key: self._running.get(key) or asyncio.ensure_future(check()) for key, check in checks.items()}
+        self._running |= tasks
+        done, _ = await asyncio.wait(tasks.values(), timeout=_SECONDS)
+        for key, task in tasks.items():
+            if task in done:
+                self._running.pop(key, None)
+        return {key: task.result() for key, task in tasks.items() if task in done}
+
+
 class Readiness:
-    """Checks the tenants' engines and stores, at most once a second. Reports details only if there is one tenant."""
+    """Checks the tenants' engines and stores, at most once a second, and logs changes. A single tenant gets details."""
 
     def __init__(self, tenants: dict[str, Tenant]) -> None:
-        self._tenants = list(tenants.values())
+        self._tenants = tenants
         self._turn = asyncio.Lock()
         self._until = 0.0
-        self._answer: dict[str, Any] = {}
+        self._parts: dict[str, dict[str, dict[str, Any]]] = {}
         self._since: dict[tuple[str, str], float] = {}
-        self._running: dict[tuple[str, str], asyncio.Task[dict[str, Any]]] = {}
+        self._checks = BoundedChecks()
+        self._down: dict[tuple[str, str], float] = {}  # Since when a part is down.
 
     async def answer(self) -> dict[str, Any]:
         """Return the status `ready` or `unready`; for a single tenant, also the state of `engine` and `store`."""
+        parts = [*(await self.parts()).values()]
+        ready = all(state["status"] == "ready" for part in parts for state in part.values())
+        return {"status": "ready" if ready else "unready", **(parts[0] if len(parts) == 1 else {})}
+
+    async def parts(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Return the state of `engine` and `store` for each tenant."""
         async with self._turn:
             if time.monotonic() >= self._until:
-                parts = await asyncio.gather(*map(self._part, self._tenants))
-                ready = all(state["status"] == "ready" for part in parts for state in part.values())
-                shown = parts[0] if len(parts) == 1 else {}
-                self._answer = {"status": "ready" if ready else "unready", **shown}
+                parts = await asyncio.gather(*map(self.states, self._tenants.values()))
+                for name, states in zip(self._tenants, parts, strict=True):
+                    for part, state in states.items():
+                        self._log_change(name, part, state)
+                    self._parts[name] = states
                 self._until = time.monotonic() + 1
-        return self._answer
+        return self._parts
 
-    async def _part(self, tenant: Tenant) -> dict[str, dict[str, Any]]:
-        checks = {"engine": self._engine, "store": self._store}
-        for name, check in checks.items():
-            if (tenant.name, name) not in self._running:
-                self._running[tenant.name, name] = asyncio.create_task(check(tenant))
-        tasks = {name: self._running[tenant.name, name] for name in checks}
-        done, _ = await asyncio.wait(tasks.values(), timeout=_SECONDS)
-        for name, task in tasks.items():
-            if task in done:
-                del self._running[tenant.name, name]
-        late = _WHY["timeout"]
-        return {
-            name: task.result() if task in done else {"status": "unready", "code": f"{name}.timeout", "reason": late}
-            for name, task in tasks.items()
-        }
+    async def states(self, tenant: Tenant) -> dict[str, dict[str, Any]]:
+        """Return the states of a tenant's engine and store. `why` of a state is only for the log."""
+        checks = {"engine": partial(self._engine, tenant), "store": partial(self._store, tenant)}
+        found = await self._checks.results({(tenant.name, name): check for name, check in checks.items()})
+        late = {"status": "unready", "reason": _WHY["timeout"], "why": _WHY["timeout"]}
+        return {name: found.get((tenant.name, name), {**late, "code": f"{name}.timeout"}) for name in checks}
+
+    def _log_change(self, tenant: str, part: str, state: dict[str, Any]) -> None:
+        """Log if a part goes down or is back, and remove the text that is only for the log."""
+        why, at = state.pop("why", None), (tenant, part)
+        about = {"tenant": tenant, "part": part}
+        if why is not None and at not in self._down:
+            self._down[at] = time.monotonic()
+            _log.error("tenant %s: the %s is down: %s: %s", *at, state["code"], why, extra=about)
+        elif why is None and at in self._down:
+            seconds = time.monotonic() - self._down.pop(at)
+            _log.warning("tenant %s: the %s is back after %.0f s", *at, seconds, extra=about)
 
     async def _store(self, tenant: Tenant) -> dict[str, Any]:
         try:
             return {"status": "ready", "revision": await asyncio.to_thread(tenant.stores.check)}
         except PdpError as error:
-            _log.error("tenant %s: not ready: %s", tenant.name, error)
-            why = _WHY.get(error.code, "the store is not writable; see the log")
-            return {"status": "unready", "code": error.code, "reason": why}
+            reason = _WHY.get(error.code, "the store is not writable; see the log")
+            return {"status": "unready", "code": error.code, "reason": reason, "why": str(error)}
 
     async def _engine(self, tenant: Tenant) -> dict[str, Any]:
         # The engine is asked with an empty request, which is always denied, but whose answer names the bundle revision.
@@ -179,13 +216,12 @@ class Readiness:
                 "age_seconds": round(time.time() - since),
             }
         reason = next(iter(decision.reasons), None)
-        code, logged = (reason.code, reason.text) if reason else ("engine.not_ready", "the engine gives no reason")
+        code, logged = (reason.code, reason.message) if reason else ("engine.not_ready", "the engine gives no reason")
         why = "the engine does not decide; see the log"
         if not healthy and (decision.bundle_revision or decision.codes == (AnswerInvalidError.code,)):
             code = "engine.not_ready"
             why = logged = "OPA has not activated its bundles, or a plugin is not ready; see: pdp opa status"
-        _log.error("tenant %s: not ready: %s", tenant.name, logged)
-        return {"status": "unready", "name": engine.name, "code": code, "reason": why}
+        return {"status": "unready", "name": engine.name, "code": code, "reason": why, "why": logged}
 
 
 class RateLimiter:
@@ -220,7 +256,7 @@ class Service:
         self.tenants: dict[str, Tenant] = {
             name: open_tenant(name, tenant, settings.url, owned, provider) for name, tenant in settings.tenants.items()
         }
-        _check_distinct_stores(self.tenants)
+        check_distinct_stores(self.tenants)
         self.readiness = Readiness(self.tenants)
         # This event is set when the process shuts down, so that waiting requests are answered at once.
         self.ending = asyncio.Event()
@@ -228,8 +264,10 @@ class Service:
             name: ApprovalFeed(tenant.stream, settings.limits.waiting, self.ending)
             for name, tenant in self.tenants.items()
         }
+        self.refused = RefusedTokens()
         self.limiter = RateLimiter(settings.limits.requests_per_second, settings.limits.burst)
         self.tokens = open_tokens(settings, owned)
+        self.tokens.tokens.observe(partial(store_used, ""))
         oidc = [*map(OidcAuthenticator, settings.oidc)]
         self.authenticators: list[Authenticator] = [self.tokens, *oidc]
         self.sign_ins = {each.settings.key: CodeSignIn(each) for each in oidc if each.settings.console is not None}
@@ -240,9 +278,18 @@ class Service:
         by_cookie = scheme.lower() != "bearer" or not token.strip()
         if by_cookie:
             token = request.cookies.get(COOKIE, "") if request.method == "GET" else ""
-        principal = await self.holder(token.strip(), BrowserSession.API if by_cookie else None)
-        if principal is not None:
-            return principal
+        noted: list[dict[str, Any]] = []
+        NOTED.set(noted)
+        try:
+            principal = await self.holder(token.strip(), BrowserSession.API if by_cookie else None)
+            if principal is not None:
+                noted[:] = [] if principal.scopes else [{"reason": "no_scope", "issuer": principal.claims.get("iss")}]
+                return principal
+        finally:
+            if noted:
+                # The authenticator that came farthest noted the most fields. A provider may have several audiences.
+                noted.sort(key=lambda each: (each["reason"] != "wrong_audience" and len(each) > 1, len(each)))
+                self.refused.report({"request_id": request.scope["state"]["request_id"], **noted[-1]})
         problem = ' error="invalid_token"' if token else ""
         raise HttpError(
             401,
@@ -257,10 +304,12 @@ class Service:
             principal = await authenticator.principal(token)
             if principal is not None and principal.session is session and principal.tenant in self.tenants:
                 return principal
+            if principal is not None:
+                NOTED.get([]).append({"reason": "misused", "session": principal.session})
         return None
 
 
-def _check_distinct_stores(tenants: dict[str, Tenant]) -> None:
+def check_distinct_stores(tenants: dict[str, Tenant]) -> None:
     """Raise UsageError if tenants share a database, which its secret key shows: one database can have several URLs."""
     names: dict[bytes, str] = {}
     for name, tenant in tenants.items():

@@ -1,8 +1,8 @@
-"""Metrics, logs and traces. Metrics contain no text from a caller; logs contain no query, body or token."""
+"""Counters, logs and traces. Metrics contain no text from a caller; logs contain no query, body or token."""
 
 import logging
-import os
-from collections.abc import Iterable
+import time
+from collections.abc import Container, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime
 from functools import cache
@@ -11,20 +11,36 @@ from typing import Any, Final
 import orjson
 from opentelemetry.trace import Span, SpanKind, Tracer, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest, multiprocess
+from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
 from starlette.types import Scope
 
+from pdp.engine.protocol import DECISION, Engine
 from pdp.service.settings import ServiceSettings
 
 _log = logging.getLogger("pdp.service.requests")
+_tokens_log = logging.getLogger("pdp.service.tokens")
+
+_MOST_LINES: Final = 20  # The maximum number of refused tokens that are logged in a minute.
 
 _PLAIN: Final = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "color_message"))
 # The folder for metrics that all workers share. prometheus_client defines the variable's name.
 WORKERS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 
+disable_created_metrics()  # type: ignore[no-untyped-call]
+_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _requests = Counter("pdp_http_requests", "Finished requests", ("route", "status"))
 _seconds = Histogram("pdp_http_request_seconds", "Duration of requests, including waits", ("route",))
-_decisions = Counter("pdp_decisions", "Decisions by verdict and by family of the reason", ("verdict", "family"))
+_decisions = Counter("pdp_decisions", "Decisions", ("tenant", "verdict", "tool", "concern"))
+_engine_seconds = Histogram("pdp_decision_seconds", "Duration of the engine's decisions", ("tenant",), buckets=_SECONDS)
+_store_seconds = Histogram("pdp_store_seconds", "Duration of transactions", ("tenant", "store"), buckets=_SECONDS)
+audit_failures = Counter("pdp_audit_write_failures", "Failed writes to the audit stream", ("tenant",))
+_refusals = Counter("pdp_token_refusals", "Refused tokens by reason", ("reason",))
+webhook_failures = Counter("pdp_webhook_failures", "Failed attempts to send a message", ("tenant", "webhook"))
+sweep_failures = Counter("pdp_sweep_failures", "Failed sweeps", ("tenant",))
+swept = Gauge("pdp_sweep_last_success_timestamp_seconds", "End of the last sweep", ("tenant",), multiprocess_mode="max")
+workers = Gauge("pdp_workers", "Running worker processes", multiprocess_mode="livesum")
+RESTARTS: Final = ("pdp_worker_restarts", "Workers that the supervisor has replaced")
+_ = Counter(*RESTARTS)  # It starts at zero. Only the supervisor counts, in a file of the workers' folder.
 
 
 @cache
@@ -33,23 +49,38 @@ def _request_metrics(route: str, status: str) -> tuple[Any, Any]:
 
 
 @cache
-def _decision_metric(verdict: str, family: str) -> Any:
-    return _decisions.labels(verdict, family)
+def _child(metric: Any, *labels: str) -> Any:
+    return metric.labels(*labels)
 
 
-def count_decision(verdict: str, codes: Iterable[str]) -> None:
-    """Count a decision by verdict and family: its first reason code up to the dot, or `none` without a reason code."""
-    family = next(iter(codes), "none").partition(".")[0]
-    _decision_metric(verdict, family).inc()
+def count_decision(tenant: str, tools: Container[str], tool: Any, verdict: str, codes: Iterable[str]) -> None:
+    """Count a decision by its `tool`, or `unknown` if it is not one of `tools`, and by its first reason's family."""
+    name = tool if isinstance(tool, str) and tool in tools else "unknown"
+    _child(_decisions, tenant, verdict, name, next(iter(codes), "none").partition(".")[0]).inc()
 
 
-def metrics_text() -> bytes:
-    """Return the metrics of all workers in Prometheus' text format."""
-    registry = REGISTRY
-    if WORKERS_FOLDER in os.environ:
-        registry = CollectorRegistry()
-        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return generate_latest(registry)
+def time_engine(engine: Engine, tenant: str) -> None:
+    """Record the duration of each evaluation of a tenant's engine."""
+    observe, evaluate, aevaluate = _engine_seconds.labels(tenant).time, engine.evaluate, engine.aevaluate
+
+    def timed(body: bytes, document: str = DECISION) -> bytes:
+        with observe():
+            return evaluate(body, document)
+
+    async def atimed(body: bytes, document: str = DECISION) -> bytes:
+        with observe():
+            return await aevaluate(body, document)
+
+    # The engine's own methods are replaced, so that other processes than the service need no code for this.
+    is_async = type(engine).aevaluate is not Engine.aevaluate
+    vars(engine).update({"evaluate": timed} | ({"aevaluate": atimed} if is_async else {}))
+
+
+def store_used(tenant: str, store: str, seconds: float, failed: bool) -> None:  # noqa: FBT001 - called by position
+    """Record a transaction of a tenant's store. Only tokens belong to no tenant."""
+    _child(_store_seconds, tenant, store).observe(seconds)
+    if failed and store == "audit":
+        audit_failures.labels(tenant).inc()
 
 
 def request_ended(scope: Scope, status: int | None, seconds: float, span: Span | None) -> None:
@@ -61,24 +92,16 @@ def request_ended(scope: Scope, status: int | None, seconds: float, span: Span |
     duration.observe(seconds)
     if span is not None:
         span.update_name(f"{scope['method']} {route}")
-        span.set_attributes(
-            {
-                "http.request.method": scope["method"],
-                "http.route": route,
-                "http.response.status_code": status or 0,
-                "pdp.request_id": state["request_id"],
-            }
-        )
+        span.set_attributes({
+            "http.request.method": scope["method"], "http.route": route, "http.response.status_code": status or 0,
+            "pdp.request_id": state["request_id"],
+        })  # fmt: skip
     if _log.isEnabledFor(logging.INFO):
         request = {
-            "request_id": state["request_id"],
-            "tenant": principal and principal.tenant,
-            "principal": principal and principal.id,
-            "method": scope["method"],
-            "route": route,
-            "status": status,
+            "request_id": state["request_id"], "tenant": principal and principal.tenant,
+            "principal": principal and principal.id, "method": scope["method"], "route": route, "status": status,
             "ms": round(seconds * 1000, 1),
-        }
+        }  # fmt: skip
         _log.info("%s %s %s", scope["method"], route, status, extra=request)
 
 
@@ -131,3 +154,21 @@ def log_config(settings: ServiceSettings) -> dict[str, Any]:
         "handlers": {"err": {"class": "logging.StreamHandler", "formatter": "json"}},
         "loggers": {name: {"handlers": ["err"], "level": level, "propagate": False} for name in ("pdp", "uvicorn")},
     }
+
+
+class RefusedTokens:
+    """Counts refused tokens, and logs at most 20 a minute, so that an attacker cannot fill the log."""
+
+    def __init__(self) -> None:
+        self._ends, self._lines, self._left_out = 0.0, 0, 0
+
+    def report(self, about: dict[str, Any]) -> None:
+        """Report a refusal: its `reason` and other fields. The line says how many were left out before it."""
+        _refusals.labels(about["reason"]).inc()
+        if time.monotonic() >= self._ends:
+            self._ends, self._lines = time.monotonic() + 60, 0
+        self._lines += 1
+        self._left_out += self._lines > _MOST_LINES
+        if self._lines <= _MOST_LINES:
+            _tokens_log.warning("refused a token: %s", about["reason"], extra={**about, "left_out": self._left_out})
+            self._left_out = 0

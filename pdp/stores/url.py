@@ -64,6 +64,8 @@ class OpenStores:
     requests: SqlRequests
     open_audit: Callable[..., SqlAudit]
     check: Callable[[], str]
+    counts: Callable[[float], dict[str, dict[str, float]]]
+    keys_unknown: Callable[[float], int]
     close: Callable[[], None]
 
     def __init__(self, url: str, *, upgrade: bool | None = False) -> None:

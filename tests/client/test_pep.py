@@ -146,6 +146,19 @@ def test_remote_pep_runs_an_approved_wire_transfer_once(remote: RemotePep, clien
     assert (ran.approval.id, ran.approval.state) == (waiting.approval.id, "consumed")
 
 
+def test_remote_call_with_a_running_key_does_not_run_and_has_an_unknown_effect(
+    served: RunningService, remote: RemotePep
+) -> None:
+    own_session = session("k-runs")
+    with Client(served.url, token=served.token()) as other:
+        assert other.propose({"proposal": wire(amount=20), "session": own_session, "run": True})["begun"]
+    made = remote.call(wire(amount=20), own_session)
+    assert (made.verdict, made.executed, made.replayed) == (Verdict.ALLOW, False, False)
+    assert made.outcome.failure is not None
+    assert made.outcome.failure.details == {"effect": "unknown"}
+    assert "still running" in made.answer.text
+
+
 def test_approvals_can_be_denied_and_withdrawn(remote: RemotePep, client: Client) -> None:
     asked = [remote.call(wire(), session(key)).approval for key in ("k-denied", "k-withdrawn")]
     assert all(asked)

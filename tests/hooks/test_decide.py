@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from pdp.audit.verify import chained_events
+from pdp.audit.chain import chain_hash
+from pdp.audit.verify import Chain
 from pdp.errors import PdpError
 from pdp.hooks.call import Behaviour, BuiltIn, HookAnswer, HookCall, Kind, Moment
 from pdp.hooks.decide import answer
@@ -104,9 +105,8 @@ class Desk:
         """Verify the hash chain of the audit stream, and return its events."""
         stream = self.policy.pep.audit
         assert isinstance(stream, SqlAudit)
-        lines = [row.line.encode() for row in stream.lines(-1, 1000)]
-        names = ("type", "subject", "agent", "verdict", "outcome")
-        return [tuple(map(event.get, names)) for event in chained_events(lines)]
+        events = [event for _, event in stream.stored(Chain(chain_hash(None)).check, {})]
+        return [tuple(map(event.get, ("type", "subject", "agent", "verdict", "outcome"))) for event in events]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -237,7 +237,7 @@ def test_changed_policy_applies_to_the_next_call(hooks: Hooks, work: Path) -> No
 def test_call_is_denied_if_loading_the_policy_takes_too_long(hooks: Hooks, work: Path) -> None:
     hooks.ask(tool_call(work))
     (process,) = hooks.residents()
-    with sqlite3.connect(hooks.state / "store.db", isolation_level=None) as other:
+    with closing(sqlite3.connect(hooks.state / "store.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         (hooks.home / "commands.yaml").write_text("runs: [pwd]\n")
         hooks.seconds = 2.0
@@ -245,7 +245,6 @@ def test_call_is_denied_if_loading_the_policy_takes_too_long(hooks: Hooks, work:
             f"the resident process {process} does not answer: timed out; if the error remains, end this process"
         )
         other.execute("ROLLBACK")
-    other.close()
     hooks.seconds = None
     assert hooks.ask(tool_call(work, command="pwd") | {"tool_use_id": "c2"}) == PASSED
 

@@ -1,5 +1,7 @@
 """Liveness and readiness of the service. The audit stream can be read page by page."""
 
+import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +9,10 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from pdp.engine.bundle.file import read_bundle
-from tests.support import ROOT
+from pdp.service.approvals import sweep
+from pdp.stores.sql import events
+from pdp.stores.sql.tables import SCHEMA
+from tests.support import PATIENCE, ROOT
 from tests.support.hostile_opa import HostileOpa, Peer, http, result
 from tests.support.postgres import DATABASES, empty_database
 from tests.support.servers.opa import KINDS, opa_server, url_of
@@ -50,7 +55,7 @@ async def test_service_is_ready_with_working_engine_and_store(tmp_path: Path, da
                 "bundle_revision": BUNDLE.revision,
                 "release": BUNDLE.release,
             },
-            "store": {"status": "ready", "revision": "0006"},
+            "store": {"status": "ready", "revision": "0007"},
         },
     )
 
@@ -91,7 +96,7 @@ async def test_service_is_unready_if_its_opa_is_down(tmp_path: Path) -> None:
                 "code": "engine.unavailable",
                 "reason": "the engine does not decide; see the log",
             },
-            "store": {"status": "ready", "revision": "0006"},
+            "store": {"status": "ready", "revision": "0007"},
         },
     )
 
@@ -143,6 +148,43 @@ async def test_service_is_unready_if_opa_does_not_report_its_health(tmp_path: Pa
     assert (ready.status_code, ready.json()["engine"]["code"]) == (503, code)
 
 
+async def test_log_says_once_that_engine_and_store_are_down_and_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "_WATCH_SECONDS", 0.05)
+    url, is_down = empty_database("sqlite", tmp_path), False
+
+    def behave(peer: Peer) -> None:
+        while peer.request():
+            good = result(DENY) if peer.last_request.startswith(b"POST") else http(b"{}")
+            peer.send(http(b"{}", status=b"500 No") if is_down else good)
+
+    def changes() -> list[str]:
+        return [
+            f"{each.levelname} {each.getMessage()}" for each in caplog.records if "default: the " in each.getMessage()
+        ]
+
+    with HostileOpa(behave) as opa:
+        async with service(tmp_path, url=url, tenants={"default": tenant_on(url, opa_url=opa.url)}) as served:
+            for is_down in (True, False):
+                caplog.clear()
+                engine = create_engine(url)
+                with engine.begin() as connection:
+                    revision = {"to": "0099" if is_down else SCHEMA}
+                    connection.execute(text("UPDATE pdp_schema SET version_num = :to"), revision)
+                engine.dispose()
+                async with asyncio.timeout(PATIENCE):
+                    while len(changes()) < 2:  # noqa: ASYNC110 - the log has no event
+                        await asyncio.sleep(0.01)
+                for _ in range(3):
+                    served.service.readiness._until = 0.0
+                    await served.service.readiness.answer()
+                shown = sorted(re.sub(r"\d+ s|: .*", "", change.partition("default: ")[2]) for change in changes())
+                word = "down" if is_down else "back after "
+                assert shown == [f"the engine is {word}", f"the store is {word}"]
+                assert {change.partition(" ")[0] for change in changes()} == {"ERROR" if is_down else "WARNING"}
+
+
 async def test_readiness_does_not_reveal_which_tenant_is_unready(tmp_path: Path) -> None:
     tenants = {
         "default": tenant_on(f"sqlite:///{tmp_path}/a.db"),
@@ -168,6 +210,40 @@ async def test_audit_events_are_read_in_pages(tmp_path: Path, database: str) -> 
     assert [(event["seq"], event["type"]) for event in events] == [(seq, "access.evaluation") for seq in range(3)]
     assert [event["hash"] for event in events][:-1] == [event["prev_hash"] for event in events][1:]
     assert (first["last"], rest["last"], none) == (1, 2, {"events": [], "last": 2})
+
+
+async def test_audit_events_are_filtered_and_pages_continue_after_the_last_searched_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "SEARCHED", 3)
+    async with service(tmp_path) as served:
+        client = served.client(["audit"])
+        log = served.service.tenants["default"].stream
+        for number in range(10):
+            log.append({
+                "time": f"2026-07-{number + 1:02}T10:00:00.000Z", "type": "tool.pay.dispatch", "verdict": "DENY",
+                "tool_name": f"pay{number % 2}", "run_id": "r", "subject": "ann", "codes": (f"a.{number % 5}",),
+            })  # fmt: skip
+
+        async def found(**wanted: str) -> list[int]:
+            numbers: list[int] = []
+            after = -1
+            while True:
+                answer = await client.get("/v1/audit", params={**wanted, "after": after, "limit": 2})
+                numbers += [event["seq"] for event in answer.json()["events"]]
+                if answer.json()["last"] == after:
+                    return numbers
+                after = answer.json()["last"]
+
+        assert await found() == await found(run_id="r", subject="ann") == [*range(10)]
+        assert await found(tool="pay1") == [1, 3, 5, 7, 9]
+        assert await found(code="a.3") == [3, 8]
+        assert await found(since="2026-07-03T12:00:00+02:00", until="2026-07-05T10:00:00Z") == [2, 3]
+        assert await found(subject="bob") == await found(code="a") == []
+        wrong = [
+            await client.get("/v1/audit", params={"since": text}) for text in ("x", "2026-07-03", "2026-07-03T12:00")
+        ]
+        assert [answer.status_code for answer in wrong] == [400] * 3
 
 
 async def test_audit_endpoint_rejects_invalid_pages_and_missing_scopes(tmp_path: Path) -> None:

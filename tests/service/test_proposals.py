@@ -1,13 +1,16 @@
 """The service decides, begins and finishes proposed calls, checks plans, and rejects invalid requests."""
 
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import text
 
+from pdp.flow import reserve
 from pdp.stores.sql.database import Database
 from tests.support.payments import ARGUMENTS
 from tests.support.postgres import DATABASES, empty_database
@@ -77,6 +80,27 @@ async def test_proposed_wire_transfer_waits_for_approval_and_begins_once(served:
         (409, "service.conflict"), (409, "service.conflict"), (409, "service.conflict"), (404, "service.not_found"),
         (404, "service.not_found"),
     ]  # fmt: skip
+
+
+async def test_running_or_unknown_key_is_no_permission_to_run(
+    in_sqlite: ServedApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reserve, "PATIENCE", 0)
+    agent, tenant = in_sqlite.client(), in_sqlite.service.tenants["default"]
+    body = {**BODY, "proposal": {**WIRE, "arguments": {**ARGUMENTS, "amount": 20}}}
+    assert shown(await post(agent, "/v1/proposals", body))[:2] == ("ALLOW", True)
+    refused = [await agent.post("/v1/proposals", json={**body, "id": None})]
+    tenant.pep.sweep(time.time() + 3600)
+    refused.append(await agent.post("/v1/proposals", json=body))
+    monkeypatch.setattr(reserve, "time", SimpleNamespace(time=lambda: time.time() + 3600, monotonic=time.monotonic))
+    refused.append(await agent.post("/v1/proposals", json={**body, "id": None}))
+
+    assert [(each.status_code, each.json()["error"]["code"], each.headers.get("retry-after")) for each in refused] == [
+        (409, "idempotency.in_flight", "5"), (409, "idempotency.unknown", None), (409, "idempotency.unknown", None),
+    ]  # fmt: skip
+    assert not [word for each in refused for word in ("verdict", "begun") if word in each.json()]
+    done = await post(agent, f"/v1/proposals/{CALL}/result", SENT)
+    assert shown(await post(agent, "/v1/proposals", body))[1:4] == shown(done)[1:4] == (False, True, False)
 
 
 async def test_proposal_decided_without_running_reserves_nothing(in_sqlite: ServedApp) -> None:

@@ -10,12 +10,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.service.test_health import EVALUATION
 from tests.service.test_proposals import SESSION, WIRE
@@ -23,8 +23,10 @@ from tests.support import PATIENCE, at_once, until
 from tests.support.command_line import environment, pdp, pdp_process, written
 from tests.support.payments import ARGUMENTS, BUNDLE, EXAMPLE
 from tests.support.postgres import fresh_database
+from tests.support.servers.alerts import check_alerts, scrape
 from tests.support.servers.certificates import certificate
-from tests.support.service import APPROVER, RunningService, running_service
+from tests.support.servers.identity_provider import DISCOVERY, FIRST, KEYS, identity_provider
+from tests.support.service import APPROVER, RunningService, running_service, tenant_on
 
 pytestmark = pytest.mark.process
 
@@ -107,6 +109,8 @@ def test_supervisor_replaces_a_dead_worker_and_metrics_cover_all_workers(tmp_pat
         with ThreadPoolExecutor(8) as threads:
             for _ in threads.map(lambda _: client.get("/healthz").raise_for_status(), range(100)):
                 pass
+        assert until(lambda: scrape(client).value("pdp_sweep_last_success_timestamp_seconds") > -PATIENCE)
+        before = scrape(client)
         os.kill(started()[0], signal.SIGKILL)
         assert until(lambda: len(started()) == 3)
 
@@ -116,12 +120,10 @@ def test_supervisor_replaces_a_dead_worker_and_metrics_cover_all_workers(tmp_pat
             return False
 
         assert until(answers)
-        counted = {
-            (sample.name, sample.labels.get("route")): sample.value
-            for family in text_string_to_metric_families(client.get("/metrics").text)
-            for sample in family.samples
-        }
-        assert counted["pdp_http_requests_total", "/healthz"] == 100
+        assert until(lambda: scrape(client).value("pdp_workers") == 2)
+        after = scrape(client)
+        assert after.samples["pdp_http_requests_total", (("route", "/healthz"), ("status", "200"))] == 100
+        check_alerts(tmp_path, [before, after], (), {"PdpWorkersRestarting"})
         assert f"worker {started()[0]} ended: killed by SIGKILL; starting a new worker" in messages(running)
         running.process.send_signal(signal.SIGTERM)
         assert ended(running) == 0
@@ -191,7 +193,7 @@ def greeted(config: Path) -> tuple[dict[str, str], int]:
         )
         owned.callback(process.terminate)
         assert process.stdout is not None
-        told = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+        told = json.loads("".join(takewhile("}\n".__ne__, process.stdout)) + "}")
         bearer = {"Authorization": f"Bearer {told['tokens'].get('default', 'none')}"}
         return told["tokens"], httpx.get(f"{told['url']}/v1/tokens", headers=bearer).status_code
 
@@ -202,6 +204,39 @@ def test_first_service_token_is_shown_once_and_has_the_scope_admin(tmp_path: Pat
 
     assert (list(first), first["default"][:4], status) == (["default"], "pdp_", 200)
     assert second == ({}, 401)
+
+
+def test_first_token_is_written_by_one_of_several_services_and_never_lost(tmp_path: Path) -> None:
+    tenants = {"default": tenant_on(fresh_database()) | {"project": str(EXAMPLE / "pdp.yaml")}}
+    file, config, place = tmp_path / "tokens", tmp_path / "service.json", ("--store", tenants["default"]["store"])
+    file.touch()
+    missing = tmp_path / "none" / "tokens"
+    for stated in (file, missing):
+        written(config, {"port": 0, "tenants": tenants, "first_token_file": str(stated)})
+        failed = pdp("serve", "--config", config)
+        assert (failed.code, failed.out) == (2, "")
+        assert failed.err.startswith(f"error: first_token_file {stated}: cannot be written: ")
+        assert pdp("token", "list", *place).out == "no tokens\n"
+    file.unlink()
+
+    written(config, {"port": 0, "tenants": tenants, "first_token_file": str(file)})
+    told = at_once([partial(greeted, config)] * 2)
+    first = file.read_text().removesuffix("\n")
+    file.rename(tmp_path / "moved")
+    written(config, {"port": 0, "tenants": {**tenants, "other": tenant_on(f"sqlite:///{tmp_path}/o.db")
+        | {"project": str(EXAMPLE / "pdp.yaml")}}, "first_token_file": str(file)})  # fmt: skip
+    later = greeted(config)
+
+    # The output does not contain the token.
+    assert sorted(told, key=str) == [({"default": f"see {file}"}, 401), ({}, 401)]
+    assert later == ({"other": f"see {file}"}, 401)
+    other = file.read_text().split()
+    assert (other[0], len(other), file.stat().st_mode & 0o777) == ("other", 2, 0o600)
+    listed = pdp("token", "list", *place, "--json").json
+    assert [token["id"] for token in listed] == [first[4:20], other[1][4:20]]
+    for url in (place[1], f"sqlite:///{tmp_path}/o.db"):
+        shown = pdp("audit", "show", url, "--json")
+        assert (shown.json["type"], shown.json["subject"]) == ("token.created", "pdp serve")
 
 
 def opa_of(running: RunningService) -> int | None:
@@ -277,8 +312,9 @@ def test_two_services_on_one_database_share_approvals_and_results(tmp_path: Path
             answer.json()
             for answer in at_once([partial(each.post, "/v1/proposals", json=body) for each in (one, other)])
         ]
-        assert sorted(answer["begun"] for answer in begun) == [False, True]
-        call = next(answer["id"] for answer in begun if answer["begun"])
+        codes = [answer["error"]["code"] for answer in begun if "error" in answer]
+        assert codes == ["idempotency.in_flight"]
+        call = next(answer["id"] for answer in begun if answer.get("begun"))
         outcome = {"execution": {"result": {"wire_id": "w-1"}}}
         done = [each.post(f"/v1/proposals/{call}/result", json=outcome).json()["result"] for each in (other, one)]
         assert done == [{"wire_id": "w-1"}] * 2
@@ -306,10 +342,60 @@ def test_check_config_reports_a_valid_configuration(tmp_path: Path) -> None:
     assert (done.code, done.json, done.err) == (0, {"url": "http://127.0.0.1:0", "tenants": ["default"]}, "")
 
 
+def test_service_does_not_start_with_another_audit_key_than_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, key = f"sqlite:///{tmp_path}/store.db", written(tmp_path / "audit.key", "a" * 64)
+    tenant = {"project": str(EXAMPLE / "pdp.yaml"), "store": url, "audit_key_file": str(key)}
+    config = config_of(tmp_path, tenants={"default": tenant})
+    monkeypatch.setenv("PDP_AUDIT_KEY", "a" * 64)
+    pdp("db", "upgrade", url)
+    assert pdp("token", "create", "ops", "--scope", "admin", "--store", url).code == 0
+    good = pdp("serve", "--config", config, "--check-config")
+    written(key, "b" * 64)
+
+    lost = pdp("serve", "--config", config, "--check-config")
+
+    assert (good.code, lost.code, lost.out) == (0, 1, "")
+    assert "written with another key" in lost.err
+
+
 def test_check_config_fails_without_an_answer_of_opa(tmp_path: Path) -> None:
     done = pdp("serve", "--config", config_of(tmp_path), "--opa-url", "http://127.0.0.1:1", "--check-config")
 
     assert (done.code, done.err.partition(": ")[2][:36]) == (1, "tenant default: engine.unavailable: ")
+
+
+def test_check_config_reports_every_fault(tmp_path: Path) -> None:
+    with identity_provider() as good, identity_provider() as bad:
+        bad.put(KEYS, {"keys": []})
+        bad.put(DISCOVERY, {"issuer": "https://other.example"})
+        console = {"client_id": "pdp", "client_secret": "secret"}
+        project = str(EXAMPLE / "pdp.yaml")
+        tenants = {name: {"project": project, "store": f"sqlite:///{tmp_path}/{name}.db"} for name in "ab"}
+        tenants["a"]["opa_url"] = "http://127.0.0.1:1"
+        oidc = [each.settings(tenant="b", console=console) for each in (good, bad)]
+        oidc += [good.settings(tenant="b", jwks_url="http://127.0.0.1:1/keys", audience="else")]
+        down = pdp("serve", "--config", config_of(tmp_path, tenants=tenants, oidc=oidc), "--check-config")
+        bad.publish(FIRST)
+        discovery = pdp("serve", "--config", config_of(tmp_path, tenants=tenants, oidc=oidc), "--check-config")
+        tenants["b"]["audit_key_file"] = "nowhere.key"
+        both = pdp("serve", "--config", config_of(tmp_path, tenants=tenants, oidc=oidc), "--check-config")
+        good_only = config_of(tmp_path, oidc=[good.settings(console=console)])
+        assert pdp("serve", "--config", good_only, "--check-config").code == 0
+
+    starts = [
+        f"error: oidc {bad.url}: {bad.url}/keys has no usable key",
+        f"error: oidc {good.url}: All connection attempts failed",
+        "error: tenant a: engine.unavailable: OPA at http://127.0.0.1:1 cannot be reached: ",
+        "    hint: docs/monitoring.md: PdpEngineDown, PdpStoreDown",
+    ]
+    assert (down.code, down.out) == (1, "")
+    assert [line[: len(start)] for line, start in zip(down.err.splitlines(), starts, strict=True)] == starts
+    assert f"error: oidc {bad.url}: {bad.url}/.well-known/openid-configuration is about another issuer" in discovery.err
+    assert (both.code, both.err.splitlines()[-2].partition(": cannot")[0]) == (
+        2, f"error: audit_key_file {tmp_path}/nowhere.key",
+    )  # fmt: skip
 
 
 def test_startup_reports_unusable_resources(tmp_path: Path) -> None:
@@ -335,7 +421,7 @@ def test_startup_reports_unusable_resources(tmp_path: Path) -> None:
     taken.close()
 
     assert {name: done.code for name, done in told.items()} == dict.fromkeys(told, 2)
-    assert "it has no tables yet\n    hint: run `pdp db upgrade`" in told["tables"].err
+    assert "it has no tables yet\n    hint: run `pdp db upgrade URL`" in told["tables"].err
     assert told["certificate"].err.startswith(
         f"error: tls_cert {broken}: no certificate in PEM form (BEGIN CERTIFICATE)"
     )

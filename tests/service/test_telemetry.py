@@ -42,8 +42,12 @@ async def test_metrics_count_requests_by_route_and_decisions_by_verdict(tmp_path
         await client.put("/healthz")
         after = await samples(client)
 
-    assert {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)} == {
-        ("pdp_decisions_total", "manifest", "DENY"): 1,
+    grown = {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)}
+    stores = {name[1] for name in [*grown] if name[0] == "pdp_store_seconds_count" and grown.pop(name)}
+    assert stores >= {"audit", "tokens", "counts"}
+    assert grown == {
+        ("pdp_decisions_total", "manifest", "default", "unknown", "DENY"): 1,
+        ("pdp_decision_seconds_count", "default"): 1,
         ("pdp_http_requests_total", "/access/v1/evaluation", "200"): 1,
         ("pdp_http_requests_total", "/v1/approvals/{approval_id}", "403"): 1,
         ("pdp_http_requests_total", "none", "404"): 1,
@@ -68,7 +72,7 @@ async def test_metrics_count_proposals_by_verdict(tmp_path: Path) -> None:
             assert (await client.post("/v1/proposals", json=body)).status_code == 200
         after = await samples(client)
 
-    labels = [("limits", "STEP_UP"), ("none", "none")]
+    labels = [("limits", "default", "initiate_wire", "STEP_UP"), ("none", "default", "initiate_wire", "none")]
     assert [family(after, *each) - family(before, *each) for each in labels] == [1, 1]
 
 

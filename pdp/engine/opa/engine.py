@@ -185,6 +185,7 @@ class SidecarEngine(Engine):
         )
         self._tasks: Sessions | None = None
         self._process = os.getpid()
+        self.opa_version: str | None = None  # As OPA's last answer stated it.
         self._directory: Mapping[str, Any] = {}
         self._directory_ends = 0.0
         self._circuit = Circuit(failures=failures, pause=pause)
@@ -317,7 +318,8 @@ class SidecarEngine(Engine):
             raise self._unexpected_answer("something that is not in OPA's format", answer)
         provenance = envelope.get("provenance")
         stated = provenance.get("version") if type(provenance) is dict else None
-        fault = version_fault(stated if type(stated) is str else None, accept_unknown=self._accept_unknown)
+        self.opa_version = stated if type(stated) is str else None
+        fault = version_fault(self.opa_version, accept_unknown=self._accept_unknown)
         if fault is not None:
             refused = EngineError(f"{self._name} {fault}")
             self._circuit.failed(refused.message)

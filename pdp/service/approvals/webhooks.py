@@ -20,10 +20,10 @@ import orjson
 import tenacity
 
 from pdp.errors import PdpError
-from pdp.json import canonical, digest
 from pdp.service.approvals.feed import ApprovalFeed
 from pdp.service.settings import WebhookSettings
 from pdp.service.state import Tenant
+from pdp.service.telemetry import webhook_failures
 from pdp.stores.sql.events import AuditRow
 
 _log = logging.getLogger("pdp.service")
@@ -55,7 +55,8 @@ class WebhookSender:
         self._feed = feed
         self._url = httpx.URL(settings.url)
         self._host = self._url.raw_host.decode("ascii")
-        self._id = digest(canonical(settings.url))
+        self._id = settings.id
+        self._failures = webhook_failures.labels(tenant.name, settings.label)
         secret = settings.secret.get_secret_value()
         is_encoded = secret.startswith("whsec_")
         self._secret = base64.b64decode(secret.removeprefix("whsec_")) if is_encoded else secret.encode()
@@ -91,6 +92,7 @@ class WebhookSender:
             stop=tenacity.stop_after_attempt(_ATTEMPTS),
             wait=tenacity.wait_random_exponential(_FIRST_PAUSE, _LONGEST_PAUSE),
             retry=tenacity.retry_if_exception_type(WebhookError),
+            after=lambda _: self._failures.inc(),
             reraise=True,
         )
         try:

@@ -98,7 +98,9 @@ async def decide_all(caller: Caller, requests: Sequence[AccessRequest]) -> list[
             if decision.verdict is not Verdict.ALLOW:
                 decision = explained(decision, {}, request.request, set())
             answer = AccessAnswer(decision)
-        count_decision(answer.decision.verdict, [reason.code for reason in answer.decision.reasons[:1]])
+        entry, codes = policy.entry_of(request.request.action), [reason.code for reason in answer.decision.reasons[:1]]
+        tool = entry and entry.name
+        count_decision(caller.tenant.name, caller.tenant.pep.manifest.tools, tool, answer.decision.verdict, codes)
         answers.append(answer)
     return answers
 

@@ -1,11 +1,24 @@
 """Bodies for health, readiness, audit events, tools, the manifest and errors."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
+from pdp.clock import to_milliseconds
 from pdp.manifest.exports import ExportFormat
 from pdp.service.models import DIGITS, Body, JsonObject
+
+
+def _dated(time: Any) -> Any:
+    # Pydantic would also read a number as seconds since 1970.
+    if not (isinstance(time, str) and time[4:5] == "-"):
+        raise ValueError("write a time such as 2026-07-01T10:00:00Z")
+    return time
+
+
+EventTime = Annotated[
+    AwareDatetime, BeforeValidator(_dated), AfterValidator(lambda time: to_milliseconds(time.timestamp()))
+]
 
 
 class Alive(Body):
@@ -33,14 +46,20 @@ class ReadinessAnswer(Body):
 
 
 class AuditQuery(Body):
-    """A page of audit events: at most `limit` events after number `after`. The default `limit` is `limits.page`."""
+    """A page of events that match the filters: at most `limit` (default: `limits.page`) after number `after`."""
 
     after: Annotated[int, Field(ge=-1, lt=2**63), DIGITS] = -1
     limit: Annotated[int, Field(ge=1), DIGITS] | None = None
+    since: EventTime | None = None
+    until: EventTime | None = None
+    tool: str | None = None
+    run_id: str | None = None
+    subject: str | None = None
+    code: str | None = None
 
 
 class Event(BaseModel):
-    """An audit event. docs/operations.md describes all fields; fields that do not apply to the event are null."""
+    """An audit event. docs/audit.md describes all fields; fields that do not apply to the event are null."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -52,7 +71,7 @@ class Event(BaseModel):
 
 
 class AuditPage(Body):
-    """Audit events, the oldest first. `last` is the number of the last event; send it as `after` for the next page."""
+    """Audit events, the oldest first. Send `last` as `after` for the next page, until the answer's `last` equals it."""
 
     events: list[Event]
     last: int

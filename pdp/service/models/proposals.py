@@ -1,6 +1,6 @@
 """Request and answer bodies for proposed calls and plans: sessions, results and answers."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -22,6 +22,8 @@ from pdp.service.models import Body, JsonObject
 from pdp.service.models.approvals import ApprovalBody
 from pdp.session import Session
 from pdp.stores.actions import Action
+
+KEY_CODES: Final = ("idempotency.in_flight", "idempotency.unknown")
 
 _FIELDS: dict[str, Any] = {
     name: (JsonObject if field.annotation == dict[str, Any] else field.annotation, field)
@@ -124,7 +126,7 @@ class ProposalAnswer(BaseModel):
     """The answer to a proposed call, and later to its reported result. Clients must ignore unknown fields.
 
     Attributes:
-        begun: if true, run the tool now, with exactly these `arguments`.
+        begun: if true, run the tool now, with exactly these `arguments`. If false, do not run it, even on ALLOW.
         running_until: the deadline for the result, in seconds since 1970. After it, the call is recorded as `unknown`.
         replayed: if true, this is the result of an earlier call, and the tool must not run.
         verdict: null if a check stopped the call before the policy. `failed_check` names the check.

@@ -1,6 +1,6 @@
 """Request and answer bodies for access tokens."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, StrictInt
 
@@ -10,6 +10,8 @@ from pdp.session import LONGEST_TEXT
 
 LIFETIME: Final = 365 * 24 * 3600
 """Default lifetime of a token, in seconds."""
+
+Grace = Annotated[int, Field(ge=0, le=10 * LIFETIME)]
 
 
 class TokenOrder(Body):
@@ -22,7 +24,7 @@ class TokenOrder(Body):
 
 
 class Token(Body):
-    """A token without its secret. Times are RFC 3339 in UTC."""
+    """A token without its secret. Times are RFC 3339 in UTC. `warnings` say why it can do nothing, or too much."""
 
     id: str
     tenant: str
@@ -32,6 +34,8 @@ class Token(Body):
     created_at: str
     expires_at: str
     revoked: bool
+    state: Literal["active", "expired", "revoked"]
+    warnings: list[str]
 
 
 class NewToken(Token):

@@ -16,10 +16,12 @@ import httpx
 from pydantic import Field
 
 from pdp.client.client import secure_url
+from pdp.errors import EngineError
 from pdp.service.errors import HttpError
 from pdp.service.models import Body
-from pdp.service.security.oidc import LEEWAY, OidcAuthenticator, json_document, provider_client
+from pdp.service.security.oidc import LEEWAY, OidcAuthenticator, json_document, provider_client, provider_keys
 from pdp.service.security.principal import Principal
+from pdp.service.settings import OidcSettings
 
 _ENDPOINT_SECONDS: Final = 3600.0
 _log = logging.getLogger("pdp.service")
@@ -123,14 +125,8 @@ class CodeSignIn:
     async def _endpoint(self, name: str) -> str:
         """Return the URL of an endpoint in the provider's discovery document."""
         if time.monotonic() > self._until:
-            url = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
             try:
-                async with provider_client() as http:
-                    document = await json_document(http.stream("GET", url))
-                if document.get("issuer") != self._issuer:
-                    raise ValueError(f"{url} is about another issuer")  # noqa: TRY301 - like the other faults
-                names = ("authorization_endpoint", "token_endpoint")
-                self._endpoints = {each: secure_url(str(document.get(each))) for each in names}
+                self._endpoints = await _discovered(self._issuer)
             except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
                 raise self._unavailable(error) from None
             self._until = time.monotonic() + _ENDPOINT_SECONDS
@@ -147,3 +143,24 @@ class CodeSignIn:
 
 def _base64url(value: bytes) -> str:
     return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+
+
+async def _discovered(issuer: str) -> dict[str, str]:
+    url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
+    async with provider_client() as http:
+        document = await json_document(http.stream("GET", url))
+    if document.get("issuer") != issuer:
+        raise ValueError(f"{url} is about another issuer")
+    return {each: secure_url(str(document.get(each))) for each in ("authorization_endpoint", "token_endpoint")}
+
+
+async def check_provider(settings: OidcSettings) -> None:
+    """Raise `EngineError` if the provider does not answer with what the service needs."""
+    try:
+        if not await provider_keys(settings):
+            raise ValueError(f"{settings.jwks_url} has no usable key")  # noqa: TRY301 - like the other faults
+        if settings.console is not None:
+            await _discovered(settings.issuer)
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        why, hint = str(error) or type(error).__name__, "check the provider, jwks_url and the network"
+        raise EngineError(f"oidc {settings.issuer}: {why}", hint=hint) from None

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -9,14 +10,14 @@ from typing import Any, Final
 
 import httpx
 from joserfc import jws
-from joserfc.errors import JoseError
+from joserfc.errors import ClaimError, JoseError, MissingClaimError
 from joserfc.jwk import JWKRegistry
 from joserfc.jwt import JWTClaimsRegistry
 
 from pdp.errors import UsageError
 from pdp.json import canonical, parse_json, pointer_steps
 from pdp.service.errors import HttpError
-from pdp.service.security.principal import Principal
+from pdp.service.security.principal import NOTED, Principal
 from pdp.service.settings import OidcSettings
 from pdp.session import Session
 
@@ -33,6 +34,8 @@ _PAUSE_AFTER_FAILURE_SECONDS: Final = 5
 _HEADER: Final = frozenset(("alg", "kid", "typ", "x5t", "x5t#S256"))
 _TYPES: Final = ("at+jwt", "application/at+jwt", "jwt")
 _ID_TOKEN_TYPES: Final = ("jwt", "")  # The type of an ID token may be absent.
+_SHOWN: Final = re.compile(r"[\w.:/+=-]{1,64}", re.ASCII)  # The log shows no other values of a token's header.
+_REASONS: Final = {"aud": "wrong_audience", "exp": "expired", "iat": "clock", "nbf": "clock"}
 _IDENTITY: Final = ("sub", "iss", "jti", "azp", "client_id", "sid", "act")
 
 _log = logging.getLogger("pdp.service")
@@ -43,42 +46,60 @@ class OidcAuthenticator:
 
     def __init__(self, settings: OidcSettings) -> None:
         self.settings = settings
-        self._keys = _ProviderKeys(settings)
+        self.keys = _ProviderKeys(settings)
 
     async def principal(self, token: str) -> Principal | None:
         """Return the holder of a token, None if the token is invalid. Raise `HttpError` 503 if keys are unavailable."""
+        claims = await self._verified(token, self.settings.audience, _TYPES)
         try:
-            claims = await self._verified(token, self.settings.audience, _TYPES)
             return None if claims is None else self._principal(claims)
-        except (JoseError, ValueError):
-            return None
-        except UsageError as error:
-            _log.warning("rejected a token of %s: %s", self.settings.issuer, error.message)
+        except (UsageError, ValueError) as error:
+            about = {"reason": "invalid_claim", "issuer": self.settings.issuer, "detail": str(error)}
+            NOTED.get([]).append(about)
             return None
 
     async def id_claims(self, token: str, client_id: str) -> dict[str, Any] | None:
         """Return the claims of an ID token for this client, None if the token is invalid. Raise `HttpError` 503."""
-        try:
-            return await self._verified(token, client_id, _ID_TOKEN_TYPES)
-        except (JoseError, ValueError):
-            return None
+        return await self._verified(token, client_id, _ID_TOKEN_TYPES)
 
     async def _verified(self, token: str, audience: str, types: Sequence[str]) -> dict[str, Any] | None:
-        if len(token) > _LONGEST_TOKEN:
-            return None
-        signed = jws.extract_compact(token.encode("ascii"))
-        claims, header = parse_json(signed.payload), signed.headers()
-        # The issuer is checked before the keys are fetched, so that tokens of other issuers cause no requests.
-        if not (isinstance(claims, dict) and claims.get("iss") == self.settings.issuer and _admits(header, types)):
-            return None
-        key = await self._keys.key(header["kid"])
-        if key is None or not jws.validate_compact(signed, key, self.settings.algorithms):
-            return None
-        rules: dict[str, Any] = {name: {"essential": True} for name in ("exp", "iat", "sub")}
-        rules["iss"] = {"essential": True, "value": self.settings.issuer}
-        rules["aud"] = {"essential": True, "value": audience}
-        JWTClaimsRegistry(leeway=LEEWAY, **rules).validate(claims)
-        return claims
+        about: dict[str, Any] = {"reason": "malformed"}  # Before each step, the reason to refuse the token if it fails.
+        try:
+            if len(token) > _LONGEST_TOKEN:
+                return None
+            signed = jws.extract_compact(token.encode("ascii"))
+            claims, header = parse_json(signed.payload), signed.headers()
+            about["reason"] = "wrong_issuer"
+            # The issuer is checked before the keys are fetched, so that tokens of other issuers cause no requests.
+            if not (isinstance(claims, dict) and claims.get("iss") == self.settings.issuer):
+                return None
+            about |= {name: header[name] for name in ("typ", "kid") if _SHOWN.fullmatch(str(header.get(name, "")))}
+            about |= {"reason": "wrong_header", "issuer": self.settings.issuer}
+            is_typed = str(header.get("typ", "")).lower() in types
+            if not (is_typed and _HEADER.issuperset(header) and isinstance(header.get("kid"), str)):
+                return None
+            about["reason"] = "provider_down"
+            key = await self.keys.key(header["kid"])
+            about["reason"] = "unknown_key" if key is None else "bad_signature"
+            if key is None or not jws.validate_compact(signed, key, self.settings.algorithms):
+                return None
+            about |= {"reason": "invalid_claim", "exp": claims.get("exp")}
+            rules: dict[str, Any] = {name: {"essential": True} for name in ("exp", "iat", "sub")}
+            rules["iss"] = {"essential": True, "value": self.settings.issuer}
+            rules["aud"] = {"essential": True, "value": audience}
+            JWTClaimsRegistry(leeway=LEEWAY, **rules).validate(claims)
+        except ClaimError as error:
+            reason = None if isinstance(error, MissingClaimError) else _REASONS.get(error.claim)
+            about |= {"reason": reason or "invalid_claim", "claim": error.claim}
+        except (JoseError, ValueError):
+            pass
+        else:
+            about.clear()
+            return claims
+        finally:
+            if about:
+                NOTED.get([]).append(about)
+        return None
 
     def _principal(self, claims: Mapping[str, Any]) -> Principal:
         mapped = {name: _claim_of(claims, source) for name, source in self.settings.claims.items()}
@@ -102,14 +123,6 @@ class OidcAuthenticator:
             provider=self.settings.key,
             scope_names=scope_names,
         )
-
-
-def _admits(header: Mapping[str, Any], types: Sequence[str]) -> bool:
-    return (
-        _HEADER.issuperset(header)
-        and isinstance(header.get("kid"), str)
-        and str(header.get("typ", "")).lower() in types
-    )
 
 
 class _ProviderKeys:
@@ -137,14 +150,19 @@ class _ProviderKeys:
             )
         return self._keys.get(kid)
 
+    async def are_current(self) -> bool:
+        """Fetch the keys if they are old, and return whether they are current now."""
+        async with self._fetching:
+            await self._refresh(next(iter(self._keys), ""))
+        return time.monotonic() <= self._fetched_at + _KEYS_SECONDS
+
     async def _refresh(self, kid: str) -> None:
         now = time.monotonic()
         is_current = kid in self._keys and now <= self._fetched_at + _KEYS_SECONDS
         if is_current or now < self._not_before:
             return
         try:
-            async with provider_client() as client:
-                self._keys = _public_keys(await json_document(client.stream("GET", self._settings.jwks_url)))
+            self._keys = await provider_keys(self._settings)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
             _log.error("the keys of %s cannot be read: %s", self._settings.issuer, str(error) or type(error).__name__)
             # The pause between fetches starts now, so that waiting requests fail at once instead of fetching one after
@@ -157,8 +175,11 @@ class _ProviderKeys:
 @asynccontextmanager
 async def provider_client() -> AsyncIterator[httpx.AsyncClient]:
     """Open a client for a provider. All requests together may take five seconds, else it raises TimeoutError."""
-    async with asyncio.timeout(_ANSWER_SECONDS), httpx.AsyncClient(timeout=None) as client:  # noqa: S113 - bounded
-        yield client
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS), httpx.AsyncClient(timeout=None) as client:  # noqa: S113 - bounded
+            yield client
+    except TimeoutError:
+        raise TimeoutError(f"no whole answer within {_ANSWER_SECONDS} s") from None
 
 
 async def json_document(request: AbstractAsyncContextManager[httpx.Response]) -> dict[str, Any]:
@@ -178,8 +199,10 @@ async def json_document(request: AbstractAsyncContextManager[httpx.Response]) ->
     return document
 
 
-def _public_keys(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the well-formed keys of a JWK set by id. A key's purpose is checked when the key is used."""
+async def provider_keys(settings: OidcSettings) -> dict[str, Any]:
+    """Return the well-formed keys of a provider by id. A key's purpose is checked when the key is used."""
+    async with provider_client() as client:
+        document = await json_document(client.stream("GET", settings.jwks_url))
     keys: dict[str, Any] = {}
     listed = document.get("keys")
     if not isinstance(listed, list):

@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 
 class Scope(StrEnum):
     """A right of a token.
 
     `assert` lets its holder set the claims, facts and prompt of a session, for any subject. `requests` lets its holder
-    read the recorded requests of decisions.
+    read the recorded requests of decisions. `metrics` only lets its holder read `/metrics`.
     """
 
     DECIDE = "decide"
@@ -21,6 +22,7 @@ class Scope(StrEnum):
     ADMIN = "admin"
     ASSERT = "assert"
     REQUESTS = "requests"
+    METRICS = "metrics"
 
 
 class BrowserSession(StrEnum):
@@ -28,6 +30,10 @@ class BrowserSession(StrEnum):
 
     API = "browser session"
     CONSOLE = "console session"
+
+
+# Authenticators append why they refuse the request's token: a `reason`, and further fields the farther they came.
+NOTED: Final[ContextVar[list[dict[str, Any]]]] = ContextVar("NOTED")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pdp.service.errors import HttpError
-from pdp.service.models.tokens import NewToken, TokenList, TokenOrder
+from pdp.service.models.tokens import Grace, NewToken, TokenList, TokenOrder
 from pdp.service.requests import Administrator, AnyHolder, ServiceRoute
 from pdp.service.security.principal import BrowserSession
-from pdp.service.security.tokens import COOKIE, issue_token, public_id, token_event
+from pdp.service.security.tokens import COOKIE, issue_token, public_id, replaced_token, shown_token, token_event
 from pdp.service.state import Caller, service_of
 
 router = APIRouter(route_class=ServiceRoute, tags=["tokens"])
@@ -23,14 +23,14 @@ async def create_token(request: Request, by: Administrator, order: TokenOrder) -
     store = service_of(request).tokens.tokens
     record, token = await asyncio.to_thread(issue_token, store, by.tenant.name, order)
     await record_token_event(request, by, "token.created", record.id, record.scopes)
-    return NewToken(**record.as_json(), token=token)
+    return NewToken(**shown_token(record), token=token)
 
 
 @router.get("/v1/tokens")
 async def list_tokens(request: Request, by: Administrator) -> TokenList:
     """List the tokens of the administrator's tenant, without secrets, including revoked and expired tokens."""
     records = await asyncio.to_thread(service_of(request).tokens.tokens.list, by.tenant.name)
-    return TokenList.model_validate({"tokens": [record.as_json() for record in records]})
+    return TokenList.model_validate({"tokens": [shown_token(record) for record in records]})
 
 
 @router.delete("/v1/tokens/{token_id}", status_code=204)
@@ -39,6 +39,16 @@ async def revoke_token(request: Request, by: Administrator, token_id: str) -> No
     if not await service_of(request).tokens.revoke(token_id, by.tenant.name):
         raise HttpError(404, "the tenant has no token with this id")
     await record_token_event(request, by, "token.revoked", token_id)
+
+
+@router.post("/v1/tokens/{token_id}/rotate", status_code=201)
+async def rotate_token(request: Request, by: Administrator, token_id: str, grace: Grace = 0) -> NewToken:
+    """Replace a token by a new one of the same kind. The old one is revoked, at once or after `grace` seconds."""
+    store = service_of(request).tokens.tokens
+    record, token = await asyncio.to_thread(replaced_token, store, token_id, by.tenant.name, grace)
+    await record_token_event(request, by, "token.created", record.id, record.scopes)
+    await record_token_event(request, by, "token.revoked", token_id, [f"after {grace} s"] if grace else ())
+    return NewToken(**shown_token(record), token=token)
 
 
 @router.post("/v1/session", status_code=204)

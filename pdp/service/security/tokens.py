@@ -12,7 +12,7 @@ import re
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -22,11 +22,11 @@ from pydantic import ValidationError
 
 from pdp.audit.chain import AuditEvent, recordable
 from pdp.clock import to_milliseconds
-from pdp.errors import UsageError
+from pdp.errors import StoreError, UsageError
 from pdp.json import canonical, frozen
 from pdp.project.resources import open_stores
 from pdp.service.models.tokens import LIFETIME, TokenOrder
-from pdp.service.security.principal import BrowserSession, Principal, Scope
+from pdp.service.security.principal import NOTED, BrowserSession, Principal, Scope
 from pdp.session import Session
 from pdp.stores.sql.tokens import SqlTokens, TokenRecord
 
@@ -38,6 +38,7 @@ _NOT_IN_SESSIONS: Final = frozenset((Scope.ADMIN, Scope.ASSERT))
 _SESSION_SECONDS: Final = {BrowserSession.API: 3600, BrowserSession.CONSOLE: 8 * 3600}
 # The maximum number of seconds until this process notices a revocation by another process.
 _REMEMBERED_SECONDS: Final = 5.0
+_OUTAGE: Final = 3600.0  # A token with the scope `metrics` alone counts for this long while the store is down.
 _MOST: Final = 10_000  # The maximum number of tokens kept in memory.
 _ID: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _TOKEN: Final = re.compile(r"pdp_([0-9a-f]{16})[A-Za-z0-9_-]{43}", re.ASCII)
@@ -58,23 +59,36 @@ class TokenAuthenticator:
         """Return the holder of a token, or None if the token is not valid. Raise StoreError if the store fails."""
         match = _TOKEN.fullmatch(token)
         if match is None:
+            NOTED.get([]).append({"reason": "malformed"})
             return None
+        about: dict[str, Any] = {"reason": "unknown", "token_id": match[1]}
         digest = _digest(token)
         principal, until = self._remembered.get(digest, (None, 0.0))
         if principal is None or until < time.monotonic():
             asked_at = time.monotonic()
-            record = await asyncio.to_thread(self.tokens.get, match[1])
-            if record is None or not hmac.compare_digest(record.secret_digest, digest) or record.revoked_at is not None:
-                self._remembered.pop(digest, None)
-                return None
-            principal = self._principal(record)
+            # Metrics must tell that the store is down, so a token that reads only metrics is remembered for longer.
+            is_scraper = principal is not None and principal.scopes == {Scope.METRICS} and asked_at < until + _OUTAGE
+            try:
+                read = asyncio.to_thread(self.tokens.get, match[1])
+                record = await asyncio.wait_for(read, 0.5 if is_scraper else None)
+            except (StoreError, TimeoutError):
+                if not is_scraper:
+                    raise
+                return principal if principal and time.time() < principal.expires_at else None
+            is_known = record is not None and hmac.compare_digest(record.secret_digest, digest)
+            principal = self._principal(record) if record and is_known and record.revoked_at is None else None
             if principal is None:
+                self._remembered.pop(digest, None)
+                NOTED.get([]).append(about | ({"reason": "revoked"} if is_known else {}))
                 return None
             self._remembered[digest] = (principal, asked_at + _REMEMBERED_SECONDS)
             self._remembered.move_to_end(digest)
             if len(self._remembered) > _MOST:
                 self._remembered.popitem(last=False)
-        return principal if time.time() < principal.expires_at else None
+        if time.time() < principal.expires_at:
+            return principal
+        NOTED.get([]).append(about | {"reason": "expired", "exp": round(principal.expires_at)})
+        return None
 
     async def revoke(self, token_id: str, tenant: str) -> bool:
         """Revoke a token and its browser sessions. Return whether it existed. Other processes notice within 5 s."""
@@ -143,6 +157,38 @@ def issue_token(tokens: SqlTokens, tenant: str, order: TokenOrder | Mapping[str,
     return made
 
 
+def replaced_token(tokens: SqlTokens, old_id: str, tenant: str | None, grace: float) -> tuple[TokenRecord, str]:
+    """Create a token like an active one, with its lifetime, and revoke that one after `grace` seconds."""
+    old = tokens.get(old_id) if _ID.fullmatch(old_id) else None
+    if old is None or old.principal or tenant not in (None, old.tenant) or old.as_json()["state"] != "active":
+        raise UsageError(f"{old_id:.60}: no active token has this id", hint="see: pdp token list")
+    made = _new(old.tenant, old.name, old.scopes, old.claims, seconds=old.expires_at - old.created_at)
+    tokens.add(made[0])
+    tokens.revoke(old.id, time.time(), old.tenant, grace=grace)
+    return made
+
+
+def shown_token(record: TokenRecord) -> dict[str, Any]:
+    """Return a token as it is shown. If it is active, `warnings` say why it can do nothing, or too much."""
+    scopes, person, first = frozenset(record.scopes), bool(record.claims), record.id == _first_id(record.tenant)
+    whole, lifetime = scopes.issuperset(Scope), record.expires_at - record.created_at
+    found = (
+        (whole, "has every scope: create tokens with fewer scopes"),
+        ("approve" in scopes and not person, "cannot approve without claims: add --session FILE"),
+        (bool(scopes & {"propose", "decide"}) and not person and "assert" not in scopes,
+         "cannot propose without claims: add --session FILE, or --scope assert for an application"),
+        ("requests" in scopes and "audit" not in scopes, "`requests` has no effect alone: add --scope audit"),
+        (scopes & {"assert", "propose", "decide"} == {"assert"}, "`assert` has no effect alone: add --scope propose"),
+        (not whole and scopes >= {"assert", "approve"}, "can state claims and approve: create two tokens"),
+        (not whole and scopes >= {"admin", "propose"}, "can make tokens that approve its calls: omit --scope admin"),
+        (lifetime > LIFETIME + 1, "is valid for more than a year: set a shorter --expires-in"),
+        (b"*" in canonical(record.claims), "`*` in claims is not a wildcard: name each value"),
+    )  # fmt: skip
+    shown = record.as_json()
+    is_checked = shown["state"] == "active" and not first
+    return {**shown, "warnings": [text for applies, text in found if applies and is_checked]}
+
+
 def public_id(token: str) -> str:
     """Return the id of a token, which is its public part."""
     return token.removeprefix("pdp_")[:16]
@@ -158,12 +204,16 @@ def token_event(
     }  # fmt: skip
 
 
-def first_token(tokens: SqlTokens, tenant: str) -> str | None:
-    """Create a tenant's first token, with every scope, and return it; None if the tenant has already had a token."""
+def first_token(tokens: SqlTokens, tenant: str, keep: Callable[[str, AuditEvent, object], None]) -> str | None:
+    """Create a tenant's first token, and return it; None if the tenant has had a token. `keep` may prevent it."""
+    record, token = _new(tenant, "first", sorted(Scope), {}, seconds=LIFETIME, token_id=_first_id(tenant))
+    event = token_event("token.created", "pdp serve", record.id, record.scopes)
+    return token if tokens.add(record, first=lambda transaction: keep(token, event, transaction)) else None
+
+
+def _first_id(tenant: str) -> str:
     # All processes compute the same id for the first token, so only one of them can store it.
-    token_id = hashlib.sha256(f"the first token of {tenant}".encode()).hexdigest()[:16]
-    record, token = _new(tenant, "first", sorted(Scope), {}, seconds=LIFETIME, token_id=token_id)
-    return token if tokens.add(record, first=True) else None
+    return hashlib.sha256(f"the first token of {tenant}".encode()).hexdigest()[:16]
 
 
 def _new(

@@ -13,8 +13,11 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -33,7 +36,7 @@ TURN_SECONDS: Final = 2 * BUSY_SECONDS
 """Seconds that a step waits for other threads of its process that use the database."""
 
 _HINT: Final = "write sqlite:///path/to/file.db or postgresql://user@host/database"
-_HELD_HINT: Final = "check that the database exists and that no other process has locked it"
+_HELD_HINT: Final = "check the URL, the password and the disk, and that no other process has locked the database"
 _POSTGRESQL: Final = ("postgresql", "postgres", "postgresql+psycopg")
 _SQLITE: Final = ("sqlite", "sqlite+pysqlite")
 _READS: Final = "pdp_reads"
@@ -47,6 +50,18 @@ _opened_by: dict[str, int] = {}
 
 _turns: dict[str, threading.RLock] = {}
 """The lock that serialises the writing threads of this process, for each SQLite file."""
+
+
+Observer = Callable[[str, float, bool], object]
+
+
+@dataclass(slots=True)
+class _Shared:
+    """The state that a database shares with the objects that `Database.of` returns."""
+
+    direct: sqlite3.Connection | None = None
+    is_held: bool = False  # Whether the database was locked by another process at the last attempt.
+    observer: Observer = lambda *_: None
 
 
 class Database(Closable):
@@ -77,8 +92,8 @@ class Database(Closable):
         self._reader = engine.execution_options(**options)
         self._not_durable = engine.execution_options(**{_DURABLE: False})
         self._place = _place_of(url)
-        self._direct: sqlite3.Connection | None = None
-        self._is_held = False  # Whether the database was locked by another process at the last attempt.
+        self.shared = _Shared()
+        self._store = ""
         # Threads take turns by this lock, because waiting in SQLite is not fair: one of several writing threads may
         # wait until it times out.
         self._turn = _turns.setdefault(self._place, threading.RLock()) if self.dialect == "sqlite" else None
@@ -111,6 +126,12 @@ class Database(Closable):
             database.close()
             raise
         return database
+
+    def of(self, store: str) -> Self:
+        """Return this database for one store, whose name its observer gets."""
+        named = copy(self)
+        named._store = store  # noqa: SLF001 - its own class
+        return named
 
     def read(self) -> AbstractContextManager[Connection]:
         """Return a context manager with a connection for one query, which sees only committed data."""
@@ -160,26 +181,31 @@ class Database(Closable):
         if self._turn is None or not self._turn.acquire(blocking=False):
             yield None
             return
+        shared, began = self.shared, time.perf_counter()
         try:
-            if self._direct is None:
+            if shared.direct is None:
                 # This connection bypasses SQLAlchemy, which would make a small transaction three times as long.
                 path = str(self.url.database)
-                self._direct = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-                self._direct.execute("PRAGMA synchronous = NORMAL")
+                shared.direct = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+                shared.direct.execute("PRAGMA synchronous = NORMAL")
                 # `write` makes the checkpoints of SQLite's log itself, because they wait for the disk.
-                self._direct.execute("PRAGMA wal_autocheckpoint = 0")
+                shared.direct.execute("PRAGMA wal_autocheckpoint = 0")
             try:
-                cursor = self._direct.execute("BEGIN IMMEDIATE")
+                cursor = shared.direct.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError:
                 yield None
                 return
+            is_failed = True
             try:
                 yield cursor
                 cursor.execute("COMMIT")
+                is_failed = False
             except BaseException:
-                if self._direct.in_transaction:
+                if shared.direct.in_transaction:
                     cursor.execute("ROLLBACK")
                 raise
+            finally:
+                shared.observer(self._store, time.perf_counter() - began, is_failed)
         except sqlite3.Error as error:
             raise StoreError(f"database {self.name}: {error}", hint=_HELD_HINT) from error
         finally:
@@ -193,9 +219,9 @@ class Database(Closable):
         """Close the connections. The next use opens new connections."""
         if os.getpid() == self._process:
             self._engine.dispose()
-            if self._direct is not None:
-                self._direct.close()
-                self._direct = None
+            if self.shared.direct is not None:
+                self.shared.direct.close()
+                self.shared.direct = None
             _opened_by.pop(self._place, None)
 
     @contextmanager
@@ -208,21 +234,24 @@ class Database(Closable):
                 f"database {self.name}: other threads have locked the database",
                 hint="another process may also have locked the database",
             )
-        if turn is not None and self._is_held:
+        shared, began, is_failed = self.shared, time.perf_counter(), engine is not self._reader
+        if turn is not None and shared.is_held:
             engine = engine.execution_options(**{_WAIT: _HELD_SECONDS})
         try:
             with engine.begin() as connection:
-                self._is_held = self._is_held and turn is None
+                shared.is_held = shared.is_held and turn is None
                 yield connection
+            is_failed = False
         except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
             # Only the driver's message is used, because SQLAlchemy's message contains the statement's parameters.
             driver = getattr(error, "orig", None) if isinstance(error, SQLAlchemyError) else error
-            self._is_held |= getattr(driver, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+            shared.is_held |= getattr(driver, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
             message = str(driver or type(error).__name__).strip().split("\n")[0]
             raise StoreError(f"database {self.name}: {message}", hint=_HELD_HINT) from error
         finally:
             if turn is not None:
                 turn.release()
+            shared.observer(self._store, time.perf_counter() - began, is_failed)
 
     def _check_process(self) -> None:
         process = os.getpid()
@@ -241,6 +270,10 @@ class DatabaseStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    def observe(self, observer: Observer) -> None:
+        """Call `observer` after each transaction of the open database: store, seconds, whether it is a failed write."""
+        self._database.shared.observer = observer
 
 
 def read_url(text: str) -> URL:
@@ -291,7 +324,9 @@ def _check_file(path: Path, *, make: bool) -> None:
     if path.is_file():
         return
     if not make:
-        raise UsageError(f"database file {path} does not exist", hint="run `pdp db upgrade`")
+        raise UsageError(
+            f"database file {path} does not exist", hint="check the path; `pdp db upgrade URL` creates a database"
+        )
     try:
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

@@ -126,7 +126,7 @@ class SqlApprovals(_SqlRecords[Approval]):
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
-        self.lasting = SqlGrants(database)
+        self.lasting = SqlGrants(database.of("grants"))
 
     def add(self, approval: Approval) -> Approval:
         call = approval.call_digest

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, func, select, update
 
 from pdp.clock import to_seconds
 from pdp.stores.sql.database import DatabaseStore
@@ -36,10 +37,12 @@ class TokenRecord:
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields of an access token that may be shown, such as its name and scopes."""
+        is_valid = time.time() < self.expires_at
         return {
             "id": self.id, "tenant": self.tenant, "name": self.name, "scopes": list(self.scopes), "claims": self.claims,
             "created_at": to_seconds(self.created_at), "expires_at": to_seconds(self.expires_at),
             "revoked": self.revoked_at is not None,
+            "state": "revoked" if self.revoked_at is not None else "active" if is_valid else "expired",
         }  # fmt: skip
 
 
@@ -52,8 +55,8 @@ class SqlTokens(DatabaseStore):
             row = connection.execute(select(table).filter_by(id=token_id)).mappings().first()
         return None if row is None else _of_row(row)
 
-    def add(self, record: TokenRecord, *, first: bool = False) -> bool:
-        """Store a new token. Return False if the id is used or, with `first`, the tenant already has a token."""
+    def add(self, record: TokenRecord, *, first: Callable[[object], None] | None = None) -> bool:
+        """Store a token, then call `first`. Return False if the id is used or, with `first`, the tenant has a token."""
         row = asdict(record)
         whole = orjson.dumps({name: row.pop(name) for name in _IN_JSON}).decode()
         with self._database.write() as connection:
@@ -62,23 +65,34 @@ class SqlTokens(DatabaseStore):
             any_stored = select(table.c.id).filter_by(tenant=record.tenant, principal=None).limit(1)
             if first and connection.execute(any_stored).first() is not None:
                 return False
-            return insert_if_absent(connection, table, {**row, "record": whole})
+            is_added = insert_if_absent(connection, table, {**row, "record": whole})
+            if first and is_added:
+                first(connection)
+            return is_added
 
-    def list(self, tenant: str) -> Sequence[TokenRecord]:
-        """Return the tokens of a tenant in the order of creation. Tokens of browser sessions are left out."""
-        query = select(table).where(table.c.principal.is_(None)).filter_by(tenant=tenant)
+    def list(self, tenant: str | None = None) -> Sequence[TokenRecord]:
+        """Return the tokens of one or all tenants in the order of creation. Tokens of browser sessions are left out."""
+        query = select(table).where(table.c.principal.is_(None), table.c.tenant == (tenant or table.c.tenant))
         with self._database.read() as connection:
             records = [_of_row(row) for row in connection.execute(query).mappings()]
         return sorted(records, key=lambda record: (record.created_at, record.id))
 
-    def revoke(self, token_id: str, now: float, tenant: str) -> bool:
-        """Revoke a tenant's token and the browser sessions that belong to it. Return whether the token exists."""
+    def expiring(self, now: float, before: float) -> dict[str, int]:
+        """Return how many tokens of each tenant expire after `now` and before `before`. Sessions are left out."""
+        valid = table.c.principal.is_(None), table.c.revoked_at.is_(None), table.c.expires_at.between(now, before)
+        query = select(table.c.tenant, func.count()).where(*valid).group_by(table.c.tenant)
+        with self._database.read() as connection:
+            return {row[0]: row[1] for row in connection.execute(query)}
+
+    def revoke(self, token_id: str, now: float, tenant: str | None = None, *, grace: float = 0) -> bool:
+        """Revoke a tenant's token and its browser sessions, `grace` seconds after `now`. Return whether it exists."""
+        own = table.c.tenant == (tenant or table.c.tenant)
         ids = (table.c.id == token_id) | (table.c.principal == token_id)
-        query = update(table).where(ids).filter_by(tenant=tenant)
+        query = update(table).where(own, ids, table.c.revoked_at.is_(None), table.c.expires_at > now + grace)
         with self._database.write() as connection:
-            if connection.execute(select(table.c.id).filter_by(id=token_id, tenant=tenant)).first() is None:
+            if connection.execute(select(table.c.id).filter_by(id=token_id).where(own)).first() is None:
                 return False
-            connection.execute(query.where(table.c.revoked_at.is_(None)).values(revoked_at=now))
+            connection.execute(query.values({"expires_at": now + grace} if grace else {"revoked_at": now}))
         return True
 
 

@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,8 @@ def test_db_upgrade_creates_tables_and_can_be_repeated() -> None:
     assert [(done.code, done.out, done.err) for done in (first, second)] == [
         (0, f"sqlite:///{Path.cwd()}/pdp.db: up to date\n", "")
     ] * 2
-    with sqlite3.connect("pdp.db") as connection:
+    with closing(sqlite3.connect("pdp.db")) as connection:
         tables = {name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")}
-    connection.close()
     assert {"pdp_approvals", "pdp_actions"} <= tables
 
 
@@ -82,6 +82,9 @@ def test_missing_database_url_is_an_error(command: str) -> None:
         "",
         f"error: no database is given\n    hint: {hint}\n",
     )
+
+    Path("pdp.db").touch()
+    assert pdp("db", command).err.endswith("in this folder: export PDP_DATABASE_URL=sqlite:///pdp.db\n")
 
 
 def test_database_without_tables_is_not_pruned() -> None:

@@ -442,9 +442,9 @@ def test_call_digest_does_not_depend_on_spent_amounts(pep: Pep) -> None:
 
 
 def test_call_is_denied_if_the_budget_store_fails(deciding: Any, bank: Bank, tmp_path: Path) -> None:
-    database = Database.open(f"sqlite:///{tmp_path}/pdp.db", upgrade=True)
-    pep = Pep(*deciding, tools={"send_wire": bank.run}, budgets=SqlBudgets(database), actions=MemoryActions())
-    with database.write() as connection:
-        connection.exec_driver_sql("DROP TABLE pdp_reservations")
-    assert pep.call(wire(1), session()).decision.codes == ("store.unavailable",)  # type: ignore[union-attr]
-    assert bank.sent == []
+    with Database.open(f"sqlite:///{tmp_path}/pdp.db", upgrade=True) as database:
+        pep = Pep(*deciding, tools={"send_wire": bank.run}, budgets=SqlBudgets(database), actions=MemoryActions())
+        with database.write() as connection:
+            connection.exec_driver_sql("DROP TABLE pdp_reservations")
+        assert pep.call(wire(1), session()).decision.codes == ("store.unavailable",)  # type: ignore[union-attr]
+        assert bank.sent == []

@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ async def decided(visitor: Visitor, **changes: Any) -> httpx.Response:
 
 
 def content(database: Path) -> list[str]:
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection:
         return [*connection.iterdump()]
 
 

@@ -368,7 +368,7 @@ async def test_one_time_link_opens_one_session_for_its_person(
     assert [answer.status_code for answer in (no_link, refused, too_late)] == [403] * 3
     assert [answer.status_code for answer in taken] == [303, 303, 403]
     assert person is not None
-    assert {*person.scopes} == {*Scope} - {Scope.ADMIN, Scope.ASSERT, Scope.REQUESTS}
+    assert {*person.scopes} == {*Scope} - {Scope.ADMIN, Scope.ASSERT, Scope.METRICS, Scope.REQUESTS}
     assert person.claims == APPROVER
     assert (is_fresh(person), ended) == (False, None)
 

@@ -119,7 +119,9 @@ async def test_tenant_cannot_see_or_change_data_of_another_tenant(database: str,
         "acme": tenant_on(urls["acme"], project=project_in(tmp_path / "acme", known)),
         "beta": tenant_on(urls["beta"], project=project_in(tmp_path / "beta")),
     }
-    async with service(tmp_path, url=urls["acme"], tenants=tenants, store=urls["tokens"]) as served:
+    place = f"http://127.0.0.1:9/{SECRET}"
+    oidc = [{"issuer": place, "audience": "pdp", "jwks_url": place, "tenant": "acme"}]
+    async with service(tmp_path, url=urls["acme"], tenants=tenants, store=urls["tokens"], oidc=oidc) as served:
         acme, approver = served.client(tenant="acme"), served.client(["approve"], APPROVER, tenant="acme")
         asked = proposal(DONE, reference=SECRET)
         first = (await acme.post("/v1/proposals", json=asked)).json()

@@ -53,7 +53,7 @@ async def test_token_identifies_its_holder_and_only_its_hash_is_stored(url: str)
         assert record.as_json() == {
             "id": token[4:20], "tenant": "default", "name": "ci", "scopes": ["decide", "propose"], "claims": OFFICER,
             "created_at": to_seconds(record.created_at), "expires_at": to_seconds(record.created_at + 60),
-            "revoked": False,
+            "revoked": False, "state": "active",
         }  # fmt: skip
     with Database.open(url) as database, database.read() as connection:
         row = str(connection.execute(text("SELECT * FROM pdp_tokens")).all())
@@ -106,21 +106,25 @@ async def test_other_processes_reject_a_revoked_token_within_seconds(url: str, m
         assert await elsewhere.principal(token) is None
 
 
+def kept(*_: object) -> None:
+    """Keep a first token."""
+
+
 def test_first_token_of_a_tenant_is_issued_once(url: str) -> None:
     with closing(OpenStores(url)) as first, closing(OpenStores(url)) as second:
-        given = at_once([partial(first_token, stores.tokens, "default") for stores in (first, second) * 4])
+        given = at_once([partial(first_token, stores.tokens, "default", kept) for stores in (first, second) * 4])
         one = [token for token in given if token]
-        again = first_token(first.tokens, "default")
+        again = first_token(first.tokens, "default", kept)
         first.tokens.revoke(one[0][4:20], time.time(), "default")
 
-        assert (len(one), again, first_token(first.tokens, "default")) == (1, None, None)
-        other = first_token(first.tokens, "other")
+        assert (len(one), again, first_token(first.tokens, "default", kept)) == (1, None, None)
+        other = first_token(first.tokens, "other", kept)
         assert [(record.tenant, record.scopes) for record in first.tokens.list("other")] == [
             ("other", tuple(sorted(Scope)))
         ]
         assert other is not None
         issue_token(first.tokens, "third", {"name": "ci", "scopes": ["decide"]})
-        assert first_token(first.tokens, "third") is None
+        assert first_token(first.tokens, "third", kept) is None
 
 
 INVALID: list[tuple[dict[str, Any], str]] = [
@@ -160,7 +164,8 @@ async def test_tokens_are_created_listed_and_revoked_over_http(served: ServedApp
     assert answer == listed[1]
     assert answer == {
         "id": token[4:20], "tenant": "default", "name": "ci", "scopes": ["admin"], "claims": OFFICER,
-        "created_at": answer["created_at"], "expires_at": answer["expires_at"], "revoked": False,
+        "created_at": answer["created_at"], "expires_at": answer["expires_at"], "revoked": False, "state": "active",
+        "warnings": [],
     }  # fmt: skip
     other = served.client(token=token)
     assert (await other.get("/v1/tokens")).json()["tokens"] == listed
@@ -173,7 +178,7 @@ async def test_tokens_are_created_listed_and_revoked_over_http(served: ServedApp
             "hint": "send Authorization: Bearer TOKEN",
         }},
     )  # fmt: skip
-    assert (await admin.get("/v1/tokens")).json()["tokens"][1] == {**answer, "revoked": True}
+    assert (await admin.get("/v1/tokens")).json()["tokens"][1] == {**answer, "revoked": True, "state": "revoked"}
     assert (await admin.delete("/v1/tokens/0000")).json()["error"]["code"] == "service.not_found"
     with Database.open(served.service.settings.tenants["default"].store) as database, database.read() as connection:
         events = [json.loads(line) for (line,) in connection.execute(text("SELECT line FROM pdp_audit ORDER BY seq"))]
@@ -239,3 +244,9 @@ async def test_service_rejects_invalid_token_requests_over_http(tmp_path: Path) 
             answer = await served.client().post("/v1/tokens", json=body)
             assert (answer.status_code, answer.json()["error"]["code"]) == (400, "service.bad_request")
             assert answer.json()["error"]["message"].startswith(message)
+        client = served.client()
+        before = (await client.get("/v1/tokens")).json()["tokens"]
+        for grace in ("-1", "1e3", "nan", "9" * 400):
+            answer = await client.post(f"/v1/tokens/{before[0]['id']}/rotate", params={"grace": grace})
+            assert (answer.status_code, answer.json()["error"]["message"][:18]) == (400, "grace is not valid")
+        assert (await client.get("/v1/tokens")).json()["tokens"] == before

@@ -135,7 +135,7 @@ def _serve(settings: GatewaySettings) -> None:
 
     def started(service: ServiceSettings, tokens: dict[str, str]) -> None:
         for tenant, token in tokens.items():
-            print_error(f"first token of tenant {tenant}, shown only once: {token}")
+            print_error(f"first token of tenant {tenant}, issued only once: {token}")
         print_error(f"serving {service.url}/mcp")
 
     service = read_settings(settings.http, {"tenants": {settings.tenant: {"project": settings.project}}})

@@ -16,7 +16,7 @@ from pdp.cli.options import AsJson, By, command_app, file_option, user_name
 from pdp.cli.output import print_answer, print_error
 from pdp.clock import to_milliseconds
 from pdp.documents import read_document
-from pdp.errors import PdpError, StoreError, UsageError
+from pdp.errors import AuditError, PdpError, StoreError, UsageError
 from pdp.project.file import PROJECT_FILE
 from pdp.proposal import Execution, Failure, FailureCode
 from pdp.stores.actions import ActionState
@@ -25,6 +25,9 @@ from pdp.stores.url import OpenStores
 
 URL_VARIABLE: Final = "PDP_DATABASE_URL"
 """The environment variable for the database's URL, because other users can read a URL on the command line."""
+
+_SERVICE_STORE: Final = "pdp.db"
+"""The file that `pdp serve` creates beside a project without a store."""
 
 _URL: Final = f"sqlite:///agent.db or postgresql://... Default: the variable {URL_VARIABLE}, else the project's store."
 DatabaseUrl = Annotated[str | None, typer.Argument(metavar="[URL]", help=_URL)]
@@ -50,15 +53,21 @@ def store_named(url: str | None) -> tuple[str, str | None]:
     project = project_with()
     if project.store is None:
         hint = f"give a URL such as sqlite:///agent.db, set {URL_VARIABLE}, or write `store:` in {PROJECT_FILE}"
+        if Path(_SERVICE_STORE).is_file():
+            hint = f"for the database of `pdp serve` in this folder: export {URL_VARIABLE}=sqlite:///{_SERVICE_STORE}"
         raise UsageError("no database is given", hint=hint)
     return project.store, project.public_url
 
 
-def step_audit(audit: Path | None, stores: OpenStores) -> AbstractContextManager[AuditLog]:
-    """Open the given audit file, else the database's stream if it has events. Without both, print a note."""
+def step_audit(audit: Path | None, stores: OpenStores, *, begin: bool = False) -> AbstractContextManager[AuditLog]:
+    """Open the given audit file, else the database's stream if it has events, or `begin`. Else print a note."""
     if audit is None:
         own = stores.open_audit(key_of_environment())
-        if own.last_seq() >= 0:
+        last = own.last_seq()
+        if last >= 0 and (fault := own.link_fault(last)):
+            hint = "if the service has `audit_key_file`, set PDP_AUDIT_KEY: export PDP_AUDIT_KEY=$(cat FILE)"
+            raise AuditError(f"audit stream of {stores.name} cannot be continued: {fault}", hint=hint)
+        if begin or last >= 0:
             return closing(own)
         print_error("note: this change is not recorded; give the application's audit stream with --audit")
     return closing(open_audit(audit))
