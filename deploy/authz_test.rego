@@ -30,6 +30,18 @@ _cases := {
 		"input": object.union(_decide, {"identity": ""}),
 		"runtime": _env(""), "allow": false,
 	},
+	"a token in a file": {
+		"input": object.union(_decide, {"identity": "t"}),
+		"runtime": {"env": {}, "config": {"pdp": {"token": "t\n"}}}, "allow": true,
+	},
+	"another token than in the file": {
+		"input": object.union(_decide, {"identity": "u"}),
+		"runtime": {"env": {}, "config": {"pdp": {"token": "t"}}}, "allow": false,
+	},
+	"an empty file has no token": {
+		"input": object.union(_decide, {"identity": ""}),
+		"runtime": {"env": {}, "config": {"pdp": {"token": "\n"}}}, "allow": false,
+	},
 	"no token set": {"input": object.union(_decide, {"identity": ""}), "runtime": {"env": {}}, "allow": false},
 	"writing a policy": {
 		"input": {"method": "PUT", "path": ["v1", "policies", "x"], "identity": "t"},

@@ -1,9 +1,8 @@
-"""The sidecar of docker-compose.yml works: in Docker if Docker runs, otherwise as a process with the same command."""
+"""The sidecar of deploy/demo/compose.yaml works: in Docker if Docker runs, otherwise as a process with its command."""
 
 import http.client
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,11 +12,12 @@ import pytest
 import yaml
 
 from tests.support import PATIENCE, ROOT
-from tests.support.command_line import Done, environment, pdp, written
+from tests.support.command_line import Done, pdp
 from tests.support.servers.containers import no_docker
 from tests.support.servers.opa import free_port, opa_process
 
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+FILE = ROOT / "deploy/demo/compose.yaml"
+COMPOSE: dict[str, Any] = yaml.safe_load(FILE.read_text())
 TOKEN = "a-token-of-the-test"  # noqa: S105 - a token for tests
 
 
@@ -37,7 +37,7 @@ def port(opa: Path) -> Iterator[int]:
     folders = dict(volume.split(":")[1::-1] for volume in service["volumes"])
     command = [argument.replace("0.0.0.0:8181", "127.0.0.1:{port}") for argument in service["command"]]
     for inside, outside in folders.items():
-        command = [argument.replace(inside, str(ROOT / outside)) for argument in command]
+        command = [argument.replace(inside, str((FILE.parent / outside).resolve())) for argument in command]
     with opa_process(*command, PDP_OPA_TOKEN=TOKEN) as client:
         client.wait_for_ready(PATIENCE, 0.02, {"bundles": "true"})
         yield client.port
@@ -95,44 +95,11 @@ def test_sidecar_rejects_other_requests_and_wrong_tokens(port: int, method: str,
 
 
 @pytest.mark.process
-def test_service_of_the_compose_file_starts_and_is_healthy(tmp_path: Path) -> None:
-    """The service runs with the arguments in the compose file, except for the port and folders."""
-    service = COMPOSE["services"]["service"]
-    config: dict[str, Any] = yaml.safe_load((ROOT / "deploy/service.yaml").read_text())
-    folders = dict(volume.split(":")[1::-1] for volume in service["volumes"])
-    tenant = config["tenants"]["default"]
-    for inside, outside in folders.items():
-        tenant["project"] = tenant["project"].replace(inside, str(ROOT / outside))
-        tenant["store"] = tenant["store"].replace(inside, str(tmp_path))
-    file = written(tmp_path / "service.yaml", {**config, "port": 0})
-    arguments = [argument.replace("/deploy/service.yaml", str(file)) for argument in service["command"]]
-    _, _, *probe = service["healthcheck"]["test"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "pdp", *arguments], env=environment(), stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            token, serving = process.stdout.readline(), process.stdout.readline()
-            port = serving.strip().rpartition(":")[2]
-            healthy = subprocess.run(
-                [sys.executable, *(argument.replace(":8181", f":{port}") for argument in probe)], check=False
-            ).returncode
-        finally:
-            process.terminate()
-
-    assert (token.split()[:5], serving) == (
-        ["first", "token", "of", "tenant", "default,"],
-        f"serving http://0.0.0.0:{port}\n",
-    )
-    assert (healthy, process.returncode) == (0, 0)
-
-
-@pytest.mark.process
 @pytest.mark.docker
 def test_docker_compose_runs_the_demo() -> None:
     if reason := no_docker():
         pytest.skip(reason)
-    compose = ["docker", "compose", "--file", str(ROOT / "docker-compose.yml")]
+    compose = ["docker", "compose", "--file", str(FILE)]
     environment = {**os.environ, "PDP_OPA_TOKEN": TOKEN}
     try:
         done = subprocess.run(
