@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pdp.stores.sql.records import SqlActions as SqlActions
     from pdp.stores.sql.records import SqlApprovals as SqlApprovals
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _NAMES = {
     "pdp.approvals.approvals": ("Approvals",),

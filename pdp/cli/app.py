@@ -84,9 +84,13 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:  # noqa: FBT001 - typer calls it with a position
     if value:
-        from pdp import __version__  # noqa: PLC0415
+        from pdp import __version__  # noqa: PLC0415 - only this option needs it, and the two below
+        from pdp.engine.bundle.file import baseline_bundle_path, read_bundle  # noqa: PLC0415
+        from pdp.opa.program import OPA_VERSION  # noqa: PLC0415
 
-        print_line(f"pdp {__version__}")
+        print_line(f"pdp {__version__}\nOPA {OPA_VERSION}")
+        bundle = read_bundle(baseline_bundle_path())
+        print_line(f"baseline bundle: release {bundle.release}, {bundle.revision}")
         raise typer.Exit
 
 
@@ -94,7 +98,8 @@ def _version(value: bool) -> None:  # noqa: FBT001 - typer calls it with a posit
 def root(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the versions of pdp, OPA and bundle."),
     ] = False,
 ) -> None:
     """Policy decisions for the tool calls of AI agents."""

@@ -24,6 +24,8 @@ def commands(command: Any, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]
 
 
 COMMANDS = dict(commands(get_command(app)))
+# The gateway commands speak MCP on standard output, `watch` asks a person, and `export` prints JSON Lines alone.
+WITHOUT_JSON = {("mcp-gateway", "serve"), ("mcp-gateway", "wrap"), ("approvals", "watch"), ("audit", "export")}
 GROUPS = sorted({names[:-1] for names in COMMANDS})
 
 
@@ -33,8 +35,7 @@ def test_help_of_every_command_names_the_exit_codes_and_the_json_option(names: t
     assert (short.code, short.out, short.err) == (0, long.out, "")
     assert "Exit code: 0" in " ".join(short.out.split())
     options = {option for parameter in COMMANDS[names].params for option in parameter.opts}
-    # The gateway commands speak MCP on standard output, and `watch` asks a person.
-    assert "--json" in options or names in {("mcp-gateway", "serve"), ("mcp-gateway", "wrap"), ("approvals", "watch")}
+    assert "--json" in options or names in WITHOUT_JSON
     assert options.isdisjoint({"--key", "--verify-key", "--verification-key", "--signing-key"})
 
 

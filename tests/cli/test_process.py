@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from pdp import __version__
 from pdp.cli.output import brief_log
+from pdp.engine.bundle.file import read_bundle
+from pdp.opa.program import OPA_VERSION
 from tests.support import ROOT
 from tests.support.command_line import decided, environment, line, pdp_process, written
 from tests.support.payments import wire
@@ -20,10 +23,16 @@ from tests.support.payments import wire
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.parametrize(("arguments", "code", "out"), [(["--version"], 0, "pdp 0.1.0\n"), ([], 2, "")])
-def test_commands_exit_with_the_documented_exit_codes(arguments: list[object], code: int, out: str) -> None:
-    done = pdp_process(*arguments)
-    assert (done.code, done.out) == (code, out)
+def test_pdp_without_a_command_exits_with_2() -> None:
+    done = pdp_process()
+    assert (done.code, done.out) == (2, "")
+
+
+def test_version_names_the_program_the_opa_and_the_bundle() -> None:
+    done = pdp_process("--version")
+    bundle = read_bundle(ROOT / "bundles/baseline.tar.gz")
+    expected = f"pdp {__version__}\nOPA {OPA_VERSION}\nbaseline bundle: release {bundle.release}, {bundle.revision}\n"
+    assert (done.code, done.out) == (0, expected)
 
 
 def test_decide_imports_no_heavy_packages() -> None:

@@ -4,18 +4,22 @@ The steps run in bash with the variables of their `env`, as on a runner. Steps t
 program `gh` is replaced by a program that records its arguments.
 """
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Collection
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import yaml
 
+from pdp import __version__
 from pdp.cli.commands.init import project_files
 from tests.support import PATIENCE, ROOT
 from tests.support.command_line import environment, opa_for_custom_tests, written
@@ -206,3 +210,41 @@ def test_ci_files_request_minimal_permissions() -> None:
     assert set(re.findall(r"inputs\.([a-z-]+)", str(ACTION))) == set(ACTION["inputs"])
     rows = re.findall(r"^\| `([a-z-]+)` \|", (ROOT / "deploy/github/README.md").read_text(), re.MULTILINE)
     assert rows == list(ACTION["inputs"])
+
+
+@pytest.mark.parametrize(
+    ("schema", "pattern"),
+    [
+        ("vendor/github-workflows.json", "workflows/*.yml"),
+        ("custom/github-workflows-require-timeout.json", "workflows/*.yml"),
+        ("vendor/dependabot.json", "dependabot.yml"),
+        ("vendor/github-issue-forms.json", "ISSUE_TEMPLATE/[!c]*.yml"),
+        ("vendor/github-issue-config.json", "ISSUE_TEMPLATE/config.yml"),
+    ],
+)
+def test_files_for_github_follow_their_schemas(schema: str, pattern: str) -> None:
+    """The schemas come with check-jsonschema. Importing it takes seconds, so only its files are used."""
+    package = find_spec("check_jsonschema")
+    assert package is not None
+    folder = Path(str(package.origin)).parent / "builtin_schemas"
+    validator = jsonschema_rs.validator_for(json.loads((folder / schema).read_text(encoding="utf-8")))
+    # YAML reads the key `on` as true.
+    contents = [file.read_text().replace("\non:\n", '\n"on":\n') for file in (ROOT / ".github").glob(pattern)]
+
+    found = [error.message for text in contents for error in validator.iter_errors(yaml.safe_load(text))]
+
+    assert (len(contents) > 0, found) == (True, [])
+
+
+def test_each_job_of_our_workflows_states_its_permissions() -> None:
+    workflows = [yaml.safe_load(file.read_text()) for file in (ROOT / ".github/workflows").glob("*.yml")]
+
+    assert [job for workflow in workflows for job in workflow["jobs"].values() if "permissions" not in job] == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("version", "code"), [(__version__, 0), ("0.0", 1)])
+def test_notes_of_a_release_are_its_section_of_the_changelog(version: str, code: int) -> None:
+    done = subprocess.run([ROOT / "scripts/notes", version], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, "\n- " in done.stdout, "\n## " in done.stdout) == (code, code == 0, False)
