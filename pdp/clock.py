@@ -18,6 +18,7 @@ def to_seconds(now: float) -> str:
 
 def to_milliseconds(now: float) -> str:
     """Return the time `now` (seconds since 1970) as text with milliseconds, such as `2026-07-01T10:00:00.250Z`."""
+    now = min(max(0.0, now), LAST_SECOND)  # No event is earlier or later, but a filter may be.
     second = int(now)
     return f"{_second(second)}.{int((now - second) * 1000):03d}Z"
 
