@@ -44,11 +44,6 @@ _ = Counter(*RESTARTS)  # It starts at zero. Only the supervisor counts, in a fi
 
 
 @cache
-def _request_metrics(route: str, status: str) -> tuple[Any, Any]:
-    return _requests.labels(route, status), _seconds.labels(route)
-
-
-@cache
 def _child(metric: Any, *labels: str) -> Any:
     return metric.labels(*labels)
 
@@ -87,9 +82,8 @@ def request_ended(scope: Scope, status: int | None, seconds: float, span: Span |
     """Count and log a finished request, and complete its span if there is one."""
     state = scope["state"]
     principal, route = state["principal"], state["route"]
-    count, duration = _request_metrics(route, str(status or "none"))
-    count.inc()
-    duration.observe(seconds)
+    _child(_requests, route, str(status or "none")).inc()
+    _child(_seconds, route).observe(seconds)
     if span is not None:
         span.update_name(f"{scope['method']} {route}")
         span.set_attributes({

@@ -170,7 +170,7 @@ def rotate(
     Exit code: 0 requested or rotated, 2 bad usage or file, 1 the stream is not intact, or the database cannot be used.
     """
     if to is not None and (before is None or keep_days is None) and (stream is None or "://" in stream):
-        days = None if keep_days is None else to_milliseconds(max(0.0, time.time() - 86_400 * keep_days))
+        days = None if keep_days is None else to_milliseconds(time.time() - 86_400 * keep_days)
         check_folder(to)
         with stores_named(stream) as stores, closing(stores.open_audit(key_of_environment())) as log:
             parts = [*log.rotate(to, days or _time(before, "--before"))]

@@ -80,7 +80,7 @@ def _move_old_events(tenant: Tenant, ending: asyncio.Event) -> None:
     folder, days, now = tenant.settings.audit_archive, tenant.settings.audit_days, time.time()
     # The lease is not released, so that one process of all rotates, and once an hour.
     if folder and days and tenant.stores.webhooks.hold(_SWEPT, 0, now + _HOUR, now, 0) is not None:
-        for part in tenant.stream.rotate(folder, to_milliseconds(max(0.0, now - days * 86_400))):
+        for part in tenant.stream.rotate(folder, to_milliseconds(now - days * 86_400)):
             _log.info("tenant %s: events %d to %d moved to %s", tenant.name, part.first, part.last, part.file)
             if ending.is_set():
                 return

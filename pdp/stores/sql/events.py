@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 from sqlalchemy import ColumnElement, Connection, Select, func, literal, select
 
-from pdp.clock import LAST_SECOND, to_milliseconds
+from pdp.clock import to_milliseconds
 from pdp.errors import AuditError
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.tables import audit, requests, searchable
@@ -250,7 +250,7 @@ def _time_at(connection: Connection, seq: int) -> str | None:
 
 def _seq_at(connection: Connection, end: int, time: str, seconds: int) -> int:
     """Return the number of the first event at this time plus `seconds`, or `end`."""
-    wanted = to_milliseconds(min(max(0.0, datetime.fromisoformat(time).timestamp() + seconds), LAST_SECOND))
+    wanted = to_milliseconds(datetime.fromisoformat(time).timestamp() + seconds)
     low, high = 0, end
     while low < high:
         middle = (low + high) // 2
