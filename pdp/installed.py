@@ -1,7 +1,8 @@
-"""The files that come with the package, and the check for optional dependencies."""
+"""The files that come with the package, its documentation, and the check for optional dependencies."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from pdp.errors import MissingExtraError
@@ -15,6 +16,23 @@ def packaged(name: str) -> Path:
     package = Path(__file__).resolve().parent
     beside = package / "data" / name
     return beside if beside.exists() else package.parent / name
+
+
+@cache
+def documentation_url() -> str:
+    """Return the URL of the documentation, with a slash at its end, or nothing if the package is not installed."""
+    from importlib.metadata import PackageNotFoundError, metadata  # noqa: PLC0415 - it takes 25 ms
+
+    with suppress(PackageNotFoundError):
+        for url in metadata("tool-pdp").get_all("Project-URL") or ():
+            if url.startswith("Documentation, "):
+                return str(url).removeprefix("Documentation, ")
+    return ""
+
+
+def code_url(code: str) -> str:
+    """Return the URL of the page about a code of the product, such as `purposes.missing`."""
+    return f"{documentation_url()}reference/codes/{code}/"
 
 
 @contextmanager

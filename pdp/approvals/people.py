@@ -68,7 +68,7 @@ class ApprovalRefusedError(PdpError):
     code = "approvals.refused"
 
     def __init__(self, approval_id: str, reason: Refusal, approval: Approval | None = None) -> None:
-        self.reason = reason
+        self.reason, self.error_code = reason, f"approvals.{reason}"
         approvers = ", ".join(approval.approvers if approval is not None else ()) or "none"
         offer = approval.lasting if approval is not None else None
         longest = normal_duration(f"PT{offer.seconds}S") if offer is not None else ""

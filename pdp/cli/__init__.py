@@ -1,4 +1,4 @@
-"""The command line. Exit codes and JSON are stable, because scripts use them (design.md, "Command line").
+"""The command line. Exit codes and JSON are stable, because scripts use them (docs/explanation/compatibility.md).
 
 The exit codes: 0 ALLOW or success, 3 STEP_UP, 4 DENY or rejected, 2 bad usage or file, 1 anything else.
 
@@ -8,9 +8,12 @@ options   options and arguments that several commands share
 files     reading the files that commands use
 output    printing, writing files, and the log
 display   styled output on a terminal
+findings  faults in the formats of CI
+schemas   JSON Schemas of the files that users write
 project   a folder: the files that `pdp init` copies
 """
 
+import gc
 import io
 import os
 import sys
@@ -41,6 +44,9 @@ def main() -> None:
     # pydantic reads the metadata of every installed package to find plugins. No plugin is used here, so the slow search
     # is switched off.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # A command imports many modules. Searching all their objects for garbage again and again would take a fifth of the
+    # time.
+    gc.set_threshold(50_000, 20, 20)
     for stream in (sys.stdout, sys.stderr):
         # Characters that the terminal's encoding lacks are printed as escapes, because an encoding error would hide a
         # verdict.
@@ -68,7 +74,7 @@ def run_command(arguments: list[str]) -> int:
         # The reader has closed the pipe, so no message is printed.
         return Exit.FAILED
     except PdpError as error:
-        text = _shown(error)
+        text = shown_error(error)
         for argument in arguments:
             text = text.replace(argument, printable(argument)) if "\n" in argument else text
         print_error(text)
@@ -107,7 +113,8 @@ def _flush() -> None:
         sys.stdout.flush()
 
 
-def _shown(error: PdpError) -> str:
+def shown_error(error: PdpError) -> str:
+    """Return the message of an error as commands print it, with its hint."""
     if isinstance(error, FileFaultsError):
         # Each line starts with the location, where editors and CI look for it.
         count = len(error.faults)
@@ -117,4 +124,6 @@ def _shown(error: PdpError) -> str:
             return f"{error.message}\n{total}"
         return "\n".join([*map(str, error.faults[:_MOST_FAULTS]), f"{total}; the first {_MOST_FAULTS} are shown"])
     text = f"error: {error.message}"
-    return text if error.hint is None else f"{text}\n    hint: {error.hint}"
+    text = text if error.hint is None else f"{text}\n    hint: {error.hint}"
+    code = getattr(error, "error_code", error.code)  # `ServiceError` has the code that the service answered.
+    return text if code.startswith("pdp.") else f"{text}\n    more: pdp explain {code}"

@@ -1,43 +1,22 @@
 """The tree of commands. A command's module is imported when the command runs or its help is shown."""
 
+import re
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+import yaml
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from pdp.cli.output import print_line
 from pdp.errors import MissingExtraError
+from pdp.installed import documentation_url
 
-COMMANDS: Final = {
-    "decide": "decide",
-    "explain": "explain",
-    "demo": "demo",
-    "init": "init",
-    "test": "test",
-    "check": "check",
-    "doctor": "check:doctor_app",
-    "mutate": "mutate",
-    "prove": "prove",
-    "manifest": "manifest",
-    "scan": "manifest.sources",
-    "bundle": "bundle",
-    "release": "release",
-    "opa": "opa",
-    "db": "stores.stores:db_app",
-    "approvals": "stores.approvals",
-    "grants": "stores.grants",
-    "keys": "stores.stores:keys_app",
-    "budgets": "stores.stores:budgets_app",
-    "token": "stores.token",
-    "audit": "audit",
-    "serve": "guard.serve",
-    "console": "guard.console",
-    "hook": "guard.hook",
-    "mcp-gateway": "guard.gateway",
-}
+HELP: Final = yaml.load((Path(__file__).parent / "help.yaml").read_bytes(), yaml.CSafeLoader)
+COMMANDS: Final = {name: module for group in HELP["groups"].values() for name, (module, _) in group.items()}
 """The commands in the order of the help. The values are `MODULE` or `MODULE:ATTRIBUTE` in `pdp.cli.commands`."""
 
 
@@ -57,6 +36,35 @@ class _Commands(TyperGroup):
             command.rich_markup_mode = self.rich_markup_mode
             self.commands[cmd_name] = get_command(command)
         return self.commands[cmd_name]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command. Examples are added only for its help, because the link takes 50 ms to read."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None and (not rest or {"-h", "--help"} & {*rest}):
+            with_examples(command, name)
+        return name, command, rest
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help without importing the commands, and thus without rich's panels."""
+        self.rich_markup_mode = None
+        super().format_help(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's signature
+        for title, group in HELP["groups"].items():
+            with formatter.section(title):
+                formatter.write_dl([(name, text) for name, (_, text) in group.items()])
+        formatter.write_paragraph()
+        formatter.write_text(f"Documentation: {documentation_url()}")
+
+
+def with_examples(command: Any, path: str) -> None:
+    """Add an example and the link to the help of a command, or of all commands in a group."""
+    for name, inner in getattr(command, "commands", {}).items():
+        with_examples(inner, f"{path} {name}")
+    if path in HELP["examples"]:
+        command.short_help = " ".join(re.split(r"\.\s", command.help)[0].split()).rstrip(".")
+        page = f"{documentation_url()}reference/commands/#pdp-{path.replace(' ', '-')}"
+        command.help = f"{command.help}\n\n\b\nExample:\n  {HELP['examples'][path]}\n\n\b\n{page}"
 
 
 def _lacking(name: str, missing: MissingExtraError) -> TyperCommand:

@@ -57,6 +57,15 @@ def print_evaluation(evaluation: Evaluation) -> None:
     release = f", policy release {decision.release}" if decision and decision.release is not None else ""
     request = f", request {trace.request_id}" if trace.request_id else ""
     show((f"  manifest {trace.manifest_version}{release}{request}", "dim"))
+    print_more(evaluation)
+
+
+def print_more(evaluation: Evaluation) -> None:
+    """Print the command that explains the first reason code of a call that is not allowed."""
+    rejection = evaluation.outcome.rejection
+    codes = evaluation.codes or ((rejection.code,) if rejection else ())
+    if not evaluation.allowed and codes:
+        show((f"  more: pdp explain {codes[0]}", "dim"))
 
 
 def progress(*, quiet: bool) -> Progress:

@@ -2,7 +2,7 @@
 
 import getpass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -63,6 +63,13 @@ OpaUrl = Annotated[
 ]
 By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="The name to record. Default: your user name.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON, in a stable format.")]
+CiFormat = Literal["text", "github", "sarif"]
+Format = Annotated[
+    CiFormat,
+    typer.Option(
+        "--format", envvar="PDP_FORMAT", help="github: also print workflow commands. sarif: only SARIF 2.1.0."
+    ),
+]
 Session = Annotated[
     Path | None, file_option("--session", "-s", help="The session: claims, facts and keys, YAML or JSON; - for stdin.")
 ]

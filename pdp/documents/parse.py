@@ -1,6 +1,7 @@
 """Strict reader of YAML and JSON files. Each fault has a location.
 
 YAML is parsed into events by libyaml, or by PyYAML where libyaml is missing. JSON is scanned into the same events.
+PyYAML's composer is not used: it has no bound on depth, accepts a key twice, and reads `no` and `1:30` by YAML 1.1.
 The depth, the number of values and the number of values from aliases are limited while the file is read.
 """
 
@@ -239,7 +240,8 @@ class Parser:
     def _alias(self, event: Any, depth: int) -> Part:
         mark, name = event.start_mark, shown_name(f"*{event.anchor}")
         if event.anchor not in self._anchors:
-            raise self._stop(mark, f"alias {name} has no anchor above it", "quote the value to make it a string")
+            hint = f"write {shown_name(f'&{event.anchor}')} before a value above, or quote {name} to make it a string"
+            raise self._stop(mark, f"alias {name} has no anchor above it", hint)
         part = self._anchors[event.anchor]
         if part is None:
             raise self._stop(mark, f"alias {name} is inside its own anchor", "write the value out")

@@ -80,14 +80,15 @@ def known_keys(model: type[BaseModel], path: Path) -> frozenset[str]:
                 if step in (spec.validation_alias, spec.alias or name)
             ]
             if fields:
-                current = [inner for spec in fields for inner in _models_in(spec.annotation)]
+                current = [inner for spec in fields for inner in models_in(spec.annotation)]
     return frozenset(spec.alias or name for parent in current for name, spec in parent.model_fields.items())
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Return the models in a type annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for argument in get_args(annotation) for model in _models_in(argument)]
+    return [model for argument in get_args(annotation) for model in models_in(argument)]
 
 
 def read_record(file: pathlib.Path, model: type[Model]) -> Model:
@@ -161,9 +162,19 @@ def _described(detail: ErrorDetails) -> tuple[str, str | None]:
         return f"is not valid: {detail['msg']}", None
     if kind in ("missing", *_EMPTY):
         return words, None
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    hint = "write it in quotes" if kind == "string_type" and is_number else None
-    return words.format(**context) + _contrast(given), hint
+    return words.format(**context) + _contrast(given), _hint(words, given)
+
+
+def _hint(words: str, given: Any) -> str | None:
+    """Return what to write instead of a value of the wrong type, or None if that is not clear."""
+    if words == _WORDS["string_type"]:
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        return "write it in quotes" if is_number else None
+    if words == _WORDS["list_type"]:
+        return "write it in square brackets" if isinstance(given, str) else None
+    if words == _WORDS["bool_type"]:
+        return "remove the quotes" if given in ("true", "false") else None
+    return None
 
 
 def _contrast(value: Any) -> str:

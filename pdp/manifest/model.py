@@ -1,4 +1,4 @@
-"""Frozen models of manifest and governance file, with the fields that design.md describes. Unknown keys are errors."""
+"""Frozen models of manifest and governance file. Unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from pdp.proposal import RejectionCode
 _ArgumentPointer = Annotated[StrictStr, Field(pattern=r"^/[^/~]{1,128}$")]
 
 # In these fields null is a valid value, so it does not count as absent.
-_NULLABLE: Final = frozenset(("correct", "default", "deprecation"))
+NULLABLE: Final = frozenset(("correct", "default", "deprecation"))
 
 
 class Record(BaseModel):
@@ -78,7 +78,7 @@ class Record(BaseModel):
     @classmethod
     def _stated(cls, value: Any, info: ValidationInfo) -> Any:
         # Null is rejected: if it meant absent, an empty `purposes:` would allow any purpose.
-        if value is None and info.context is FROM_FILE and info.field_name not in _NULLABLE:
+        if value is None and info.context is FROM_FILE and info.field_name not in NULLABLE:
             raise FieldError("is null", "state a value, or leave the field out")
         return value
 

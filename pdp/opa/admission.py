@@ -26,7 +26,7 @@ from pdp.opa.tool import OpaTool
 
 # Reason codes of the program and the policies start with these names, so no concern may have them. The names of the
 # baseline's concerns are checked separately.
-_TAKEN: Final = frozenset((
+RESERVED: Final = frozenset((
     "access", "action_staging", "actions", "aggregation", "approval", "approval_request", "approvals", "audit", "authz",
     "bundle", "calls", "classify", "commit", "composition", "contract", "conversion", "custom", "decision", "engine",
     "evidence", "extraction", "gateway", "hook", "idempotency", "lookup", "loop", "manifest", "obligations", "opa",
@@ -199,7 +199,7 @@ def _misplaced(package: Sequence[str], baseline: set[str]) -> str | None:
         return f"{_USER_PACKAGE} with a name of lower-case letters, digits and `_`, not {name!r}"
     if name in baseline:
         return f"the baseline has a concern named {name}: reason codes would be ambiguous"
-    if name in _TAKEN:
+    if name in RESERVED:
         return f"the name {name} is reserved: reason codes would be ambiguous"
     return None
 

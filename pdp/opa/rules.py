@@ -1,6 +1,6 @@
 """Locations of the rules behind reason codes. The locations are read from METADATA comments, so reports need no OPA.
 
-Text that does not have the format of docs/policies.md is skipped.
+Text that does not have the format in docs/how-to/write-a-concern.md is skipped.
 """
 
 import re

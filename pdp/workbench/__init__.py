@@ -14,6 +14,7 @@ explain     a folder: explain a decision
 scenarios   a folder: read, run and report scenarios; the pytest plugin
 neighbours  a folder: generate requests that differ little from a known request
 coverage    measure which lines, reason codes and verdicts the scenarios reach
+codes       list all codes that users meet, with their texts
 doctor      find what cannot work in a project
 mutation    a folder: find changes of a policy that no scenario detects
 proof       a folder: translate policies to formulas and ask a solver

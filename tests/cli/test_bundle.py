@@ -297,6 +297,10 @@ def test_call_is_denied_if_its_policy_exhausts_memory(tmp_path: Path, monkeypatc
 def test_unusable_bundle_is_rejected(tmp_path: Path) -> None:
     file = written(tmp_path / "b.tar.gz", baseline_bundle_path().read_bytes()[:100_000])
     hint = "copy the file again, or build the bundle with `pdp bundle build`"
-    expected = (2, "", f"error: {file}: the file is truncated\n    hint: {hint}\n")
+    expected = (
+        2,
+        "",
+        f"error: {file}: the file is truncated\n    hint: {hint}\n    more: pdp explain bundle.invalid\n",
+    )
     assert decided(wire(), "--bundle", file) == expected
     assert decided(wire(), "--bundle", file, "--engine", "sidecar") == expected

@@ -213,7 +213,8 @@ TEXTS = [
         '"quorum":1,"unless_within_limits":true},"argument":"amount","held":25000,"limit":"wire.auto_approved","value":47500}\n'
         f"      {REMEDY}\n"
         "  a person must approve first; this command opens no approval\n"
-        "  manifest 2026.07.1, policy release N, request ID\n",
+        "  manifest 2026.07.1, policy release N, request ID\n"
+        "  more: pdp explain limits.exceeded\n",
         id="step up",
     ),
     pytest.param(
@@ -233,7 +234,8 @@ TEXTS = [
         "REJECTED  (no tool)\n"
         "  INVALID_PAYLOAD  a proposal is an object with tool and arguments, not a list\n"
         "  rejected before the policy was asked\n"
-        "  manifest 2026.07.1, request ID\n",
+        "  manifest 2026.07.1, request ID\n"
+        "  more: pdp explain INVALID_PAYLOAD\n",
         id="rejected",
     ),
     pytest.param(
@@ -242,7 +244,8 @@ TEXTS = [
         "REJECTED  a\\x1b[2J\\x9b\\u202e\\nALLOW  [bold]x[/bold]\n"
         "  INVALID_TOOL_NAME  'a\\x1b[2J\\x9b\\u202e\\nALLOW  [bold]x[/bold]' is not a tool of manifest 2026.07.1\n"
         "  rejected before the policy was asked\n"
-        "  manifest 2026.07.1, request ID\n",
+        "  manifest 2026.07.1, request ID\n"
+        "  more: pdp explain INVALID_TOOL_NAME\n",
         id="a name that would steer the terminal and looks like markup",
     ),
 ]

@@ -47,7 +47,7 @@ SESSION_KEYS = (
 )
 NO_BUNDLE = (
     "error: FILE: damaged, or not a gzip file\n    hint: copy the file again, or build the bundle "
-    "with `pdp bundle build`\n"
+    "with `pdp bundle build`\n    more: pdp explain bundle.invalid\n"
 )
 NO_AUDIT = (
     "error: audit file FILE cannot be continued: {}\n"
@@ -109,10 +109,12 @@ COMPLAINTS: dict[str, dict[str, str]] = {
     },
     "--bundle": {
         **dict.fromkeys(("binary", "large"), NO_BUNDLE),
-        "missing": "error: FILE: cannot be read: No such file or directory\n    hint: give the path of a bundle file\n",
-        "folder": "error: FILE: cannot be read: Is a directory\n    hint: give the path of a bundle file\n",
+        "missing": "error: FILE: cannot be read: No such file or directory\n    hint: give the path of a bundle file\n"
+        "    more: pdp explain bundle.invalid\n",
+        "folder": "error: FILE: cannot be read: Is a directory\n    hint: give the path of a bundle file\n"
+        "    more: pdp explain bundle.invalid\n",
         "empty": "error: FILE: the file is empty\n    hint: copy the file again, or build the bundle with `pdp "
-        "bundle build`\n",
+        "bundle build`\n    more: pdp explain bundle.invalid\n",
     },
     "--audit": {
         "binary": NO_AUDIT.format("not an event"),

@@ -1,6 +1,8 @@
 """Conventions of all commands: `-h`, `--json`, exit codes in the help, one name per option, and shell completion."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -37,6 +39,24 @@ def test_help_of_every_command_names_the_exit_codes_and_the_json_option(names: t
     options = {option for parameter in COMMANDS[names].params for option in parameter.opts}
     assert "--json" in options or names in WITHOUT_JSON
     assert options.isdisjoint({"--key", "--verify-key", "--verification-key", "--signing-key"})
+
+
+@pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
+def test_help_of_every_command_ends_with_a_valid_example_and_the_link(names: tuple[str, ...]) -> None:
+    example, link = re.findall(r"\n  Example:\n    (pdp .*)\n\n  (https://.*)\n", pdp(*names, "--help").out)[0]
+    assert link.endswith(f"reference/commands/#pdp-{'-'.join(names)}")
+    words = shlex.split(example.partition(" > ")[0])
+    assert words[1 : len(names) + 1] == [*names]
+    COMMANDS[names].make_context("pdp", words[len(names) + 1 :])  # raises an error for unknown options
+
+
+def test_help_lists_all_commands_in_groups_on_one_line_each() -> None:
+    lines = pdp("--help").out.splitlines()
+    titles = [line.rstrip(":") for line in lines if re.fullmatch(r"\w+:", line)]
+    assert titles == ["Options", "Begin", "Test", "Release", "Operate", "Guard"]
+    listed = [line.split()[0] for line in lines[lines.index("Begin:") :] if re.match(r"  \w", line)]
+    assert listed == [*dict.fromkeys(name for name, *_ in COMMANDS)]
+    assert not any(line.endswith("...") for group in GROUPS for line in pdp(*group, "--help").out.splitlines()[1:])
 
 
 @pytest.mark.parametrize("names", GROUPS, ids=" ".join)

@@ -5,6 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import jsonschema_rs
 import pytest
 import yaml
 
@@ -14,6 +15,11 @@ from tests.support.command_line import pdp
 
 FILES = [
     ".github/workflows/policy.yml",
+    ".schemas/governance.json",
+    ".schemas/manifest.json",
+    ".schemas/project.json",
+    ".schemas/scenarios.json",
+    ".schemas/session.json",
     "README.md",
     "data.yaml",
     "edges.scenarios.yaml",
@@ -49,7 +55,7 @@ def test_init_prints_created_files_and_next_steps(tmp_path: Path) -> None:
 
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines() == [
-        f"{folder}: a new project, 16 files",
+        f"{folder}: a new project, 21 files",
         *(f"  {name}" for name in FILES),
         "Next:",
         f"  cd '{folder}'",
@@ -156,7 +162,14 @@ def test_commands_in_readme_of_new_project_need_no_options(project: Path, monkey
 
 # Draft projects, which `pdp init --from` writes for an existing manifest
 
-DRAFTED = ["governance.yaml", "pdp.yaml", "proposal.json", "scenarios.yaml", "session.yaml"]
+DRAFTED = [
+    *(f".schemas/{kind}.json" for kind in ("governance", "project", "scenarios", "session")),
+    "governance.yaml",
+    "pdp.yaml",
+    "proposal.json",
+    "scenarios.yaml",
+    "session.yaml",
+]
 
 
 @pytest.mark.parametrize(
@@ -250,3 +263,28 @@ def test_init_rejects_a_manifest_without_tools(tmp_path: Path) -> None:
 
     assert (done.code, done.out, (tmp_path / "new").exists()) == (2, "", False)
     assert done.err == f"error: {tmp_path}/m.yaml: declares no tools\n    hint: add a tool\n"
+
+
+def test_workflow_of_a_project_in_a_subfolder_is_at_the_root_of_the_repository(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    created = [pdp("init", tmp_path / "teams" / name, "--json").json["files"] for name in ("desk", "a shop")]
+    assert created[0][0] == "../../.github/workflows/policy-teams-desk.yml"
+    assert files(tmp_path / ".github") == ["workflows/policy-teams-a-shop.yml", "workflows/policy-teams-desk.yml"]
+    workflow = yaml.safe_load((tmp_path / ".github/workflows/policy-teams-a-shop.yml").read_text())
+    job = workflow["jobs"]["policy"]
+    assert job["defaults"]["run"]["working-directory"] == "teams/a shop"
+    assert job["steps"][1]["with"]["cache-dependency-path"] == ".github/workflows/policy-teams-a-shop.yml"
+    assert job["steps"][-1]["with"]["path"].split("\n")[0] == "teams/a shop/scenarios.xml"
+
+
+def test_each_checked_file_names_an_existing_schema_that_accepts_it(project: Path, tmp_path: Path) -> None:
+    drafted = tmp_path / "drafted"
+    assert pdp("init", drafted, "--from", project / "manifest.yaml").code == 0
+    named = 0
+    for file in (*project.glob("*.yaml"), *drafted.glob("*.yaml")):
+        line = file.read_text().partition("\n")[0]
+        if line.startswith("# yaml-language-server: $schema="):
+            schema = json.loads((file.parent / line.partition("=")[2]).read_text())
+            jsonschema_rs.Draft202012Validator(schema).validate(yaml.safe_load(file.read_text()))
+            named += 1
+    assert named == 6 + 4

@@ -95,7 +95,7 @@ def test_opa_that_does_not_start_is_reported(tmp_path: Path, monkeypatch: pytest
     assert decided(wire(), "--engine", "sidecar") == (
         1,
         "",
-        "error: OPA did not start:\n  no room here\n",
+        "error: OPA did not start:\n  no room here\n    more: pdp explain engine.unavailable\n",
     )
 
 
@@ -143,6 +143,7 @@ def test_status_of_running_opa_is_printed(kind: str, opa: Path, monkeypatch: pyt
         (
             f"error: OPA at {locked.url} refused the request (401): request rejected by administrative policy\n"
             "    hint: check the token, and that OPA's policy system.authz allows the request\n"
+            "    more: pdp explain engine.unavailable\n"
         ),
     )
 
@@ -171,7 +172,9 @@ def test_opa_status_rejects_a_server_that_is_not_opa(behave: bytes | None, messa
             server.__exit__()
         done = pdp("opa", "status", "--opa-url", server.url)
     end = f"    hint: {hint}\n" if hint else ""
-    assert done == (1, "", f"error: OPA at {server.url} {message}\n{end}")
+    error, _, more = done.err.partition("    more: ")
+    assert (done.code, done.out, error) == (1, "", f"error: OPA at {server.url} {message}\n{end}")
+    assert more in ("pdp explain engine.unavailable\n", "pdp explain engine.answer_invalid\n")
 
 
 def test_opa_status_reports_a_missing_url_or_an_invalid_certificate(

@@ -18,8 +18,10 @@ from typing import Any
 import jsonschema_rs
 import pytest
 import yaml
+from typer.main import get_command
 
 from pdp import __version__
+from pdp.cli.app import app
 from pdp.cli.commands.init import project_files
 from tests.support import PATIENCE, ROOT
 from tests.support.command_line import environment, opa_for_custom_tests, written
@@ -27,7 +29,8 @@ from tests.support.command_line import environment, opa_for_custom_tests, writte
 WORKFLOW: dict[Any, Any] = yaml.safe_load(project_files()[".github/workflows/policy.yml"])
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "deploy/github/action.yml").read_text())
 JOB = WORKFLOW["jobs"]["policy"]
-GITLAB = re.findall(r"```yaml .gitlab-ci.yml\n(.*?)```", (ROOT / "docs/testing.md").read_text(), re.DOTALL)[0]
+PAGE = (ROOT / "docs/how-to/test-in-ci.md").read_text()
+GITLAB = re.findall(r'```yaml title=".gitlab-ci.yml"\n(.*?)```', PAGE, re.DOTALL)[0]
 DIFF = "Compare the decisions with the base branch"
 COMMENT = "Comment on the pull request"
 GATE = "Check whether the bundle may be released"
@@ -188,12 +191,12 @@ def test_github_action_has_the_same_steps_as_the_workflow() -> None:
 
 @pytest.mark.parametrize("steps", [JOB["steps"], ACTION["runs"]["steps"]], ids=["workflow", "action"])
 def test_ci_steps_use_known_keys_and_no_text_that_others_can_set(steps: list[dict[str, Any]]) -> None:
-    """Actions are pinned to a major version. No script contains an expression whose value an outsider can choose."""
+    """Actions are pinned to a commit. No script contains an expression whose value an outsider can choose."""
     keys = {"env", "if", "name", "run", "shell", "uses", "with", "working-directory"}
 
     assert [set(step) - keys for step in steps] == [set() for _ in steps]
     assert [("run" in step) + ("uses" in step) for step in steps] == [1 for _ in steps]
-    assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", step["uses"]) for step in steps if "uses" in step)
+    assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", step["uses"]) for step in steps if "uses" in step)
     assert not any("${{" in step.get("run", "") for step in steps)
 
 
@@ -204,7 +207,7 @@ def test_ci_files_request_minimal_permissions() -> None:
     assert set(WORKFLOW) == {"name", True, "permissions", "jobs"}
     assert WORKFLOW[True] == {"push": {"branches": ["main"]}, "pull_request": None}
     assert WORKFLOW["permissions"] == {"contents": "read", "pull-requests": "write"}
-    assert set(JOB) == {"runs-on", "env", "steps"}
+    assert set(JOB) == {"runs-on", "timeout-minutes", "defaults", "env", "steps"}
     assert (set(ACTION), ACTION["runs"]["using"]) == ({"name", "description", "inputs", "runs"}, "composite")
     assert all(step["shell"] == "bash" for step in runs)
     assert set(re.findall(r"inputs\.([a-z-]+)", str(ACTION))) == set(ACTION["inputs"])
@@ -228,12 +231,29 @@ def test_files_for_github_follow_their_schemas(schema: str, pattern: str) -> Non
     assert package is not None
     folder = Path(str(package.origin)).parent / "builtin_schemas"
     validator = jsonschema_rs.validator_for(json.loads((folder / schema).read_text(encoding="utf-8")))
+    texts = [file.read_text() for file in (ROOT / ".github").glob(pattern)]
+    texts += [project_files()[".github/workflows/policy.yml"]] if "workflows" in pattern else []
     # YAML reads the key `on` as true.
-    contents = [file.read_text().replace("\non:\n", '\n"on":\n') for file in (ROOT / ".github").glob(pattern)]
+    contents = [text.replace("\non:\n", '\n"on":\n') for text in texts]
 
     found = [error.message for text in contents for error in validator.iter_errors(yaml.safe_load(text))]
 
     assert (len(contents) > 0, found) == (True, [])
+
+
+def test_hooks_for_pre_commit_run_commands_with_known_options() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert [hook["id"] for hook in hooks] == ["pdp-manifest-lint", "pdp-check", "pdp-test"]
+    for hook in hooks:
+        assert set(hook) - {"additional_dependencies"} == {
+            "id", "name", "entry", "language", "pass_filenames", "files",
+        }  # fmt: skip
+        re.compile(hook["files"])
+        names = hook["entry"].removeprefix("pdp ").partition(" --")[0].split()
+        command: Any = get_command(app)
+        for name in names:
+            command = command.get_command(None, name)
+        command.make_context("pdp", shlex.split(hook["entry"])[len(names) + 1 :])
 
 
 def test_each_job_of_our_workflows_states_its_permissions() -> None:

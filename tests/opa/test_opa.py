@@ -116,7 +116,7 @@ def test_all_files_of_the_repository_name_the_same_opa_version() -> None:
         for version, or_later in named.findall(file.read_text("utf-8", errors="replace"))
     }
 
-    assert {"docker-compose.yml", "docs/operations.md"} <= {file for file, _, _ in found}
+    assert {"docker-compose.yml", "SECURITY.md"} <= {file for file, _, _ in found}
     assert [each for each in found if each[1] != each[2]] == []
     assert (version_fault(OPA_VERSION), version_fault(OLDEST_GOOD)) == (None, None)
 

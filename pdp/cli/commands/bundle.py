@@ -231,7 +231,7 @@ def diff(
     """Compare two bundles: their structure, and their decisions on known and on generated calls.
 
     Exit code: 0 compared, 1 there is a difference that --fail-on names, 2 bad usage or file, or an engine timed out.
-    If an engine timed out, the report shows what was found before, and any --fail-on fails.
+    If an engine timed out, the report shows the earlier findings, and any --fail-on fails.
     """
     if as_json and as_markdown:
         raise UsageError("--json and --markdown cannot be used together", hint="use one of them")
@@ -334,7 +334,7 @@ def rollback(
 
 @app.command("list")
 def listing(repository: Repository, as_json: AsJson = False) -> None:
-    """List a repository's channels and its history: who released which bundle, when and why.
+    """List a repository's channels and its releases, with author, time and reason of each.
 
     Exit code: 0 shown, 2 bad usage or file.
     """

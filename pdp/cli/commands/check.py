@@ -10,7 +10,18 @@ import typer
 from pdp.cli import Exit
 from pdp.cli.commands.opa import opa_status
 from pdp.cli.files import effective_manifests, project_with, required
-from pdp.cli.options import AsJson, Data, Governances, Manifests, Policies, Scenarios, command_app, file_argument
+from pdp.cli.findings import reported
+from pdp.cli.options import (
+    AsJson,
+    Data,
+    Format,
+    Governances,
+    Manifests,
+    Policies,
+    Scenarios,
+    command_app,
+    file_argument,
+)  # fmt: skip
 from pdp.cli.output import fault_json, print_answer, print_json, print_line
 from pdp.documents import read_document
 from pdp.engine.data import read_data
@@ -36,6 +47,7 @@ def check(
     manifest: Manifests = None,
     governance: Governances = None,
     data: Data = None,
+    form: Format = "text",
     as_json: AsJson = False,
 ) -> None:
     """Check the Rego of concerns: METADATA, reason codes, common mistakes, tests and scenarios. Needs OPA.
@@ -44,23 +56,25 @@ def check(
     With manifests and data, the names of arguments, contexts and data are checked as well.
     Exit code: 0 no fault, 2 faults or bad usage.
     """
-    opa = needed_opa("checking policies")
-    project = project_with(policies=policies, scenarios=scenarios, data=data)
-    codes = expected_codes(project.scenarios) if scenarios or (project.policies and project.scenarios) else None
-    effective = effective_manifests(manifest or [], governance or [], project)
-    names = KnownNames([tool for loaded in effective for tool in loaded.tools.values()], read_data(project.data))
-    with staged_policies([baseline_policies_path(), *project.policies], opa, names=names) as staged:
-        checked = staged.of(custom=bool(project.policies))
-        faults = list(chain.from_iterable(staged.faults(checked, proven=True, scenario_codes=codes)))
-    faults = list({(fault.place, fault.hint or fault.message): fault for fault in faults}.values())
-    if as_json:
-        print_json({"files": len(checked), "faults": [fault_json(fault) for fault in faults]})
-        raise typer.Exit(Exit.USAGE if faults else Exit.OK)
-    if faults:
-        raise FileFaultsError(faults)
-    files = f"{len(checked)} {'file' if len(checked) == 1 else 'files'}"
-    asked = "" if codes is not None else "; scenarios were not checked: give them with --scenarios"
-    print_line(f"{files}: no fault{asked}")
+    with reported("text" if as_json else form):
+        opa = needed_opa("checking policies")
+        project = project_with(policies=policies, scenarios=scenarios, data=data)
+        codes = expected_codes(project.scenarios) if scenarios or (project.policies and project.scenarios) else None
+        effective = effective_manifests(manifest or [], governance or [], project)
+        names = KnownNames([tool for loaded in effective for tool in loaded.tools.values()], read_data(project.data))
+        with staged_policies([baseline_policies_path(), *project.policies], opa, names=names) as staged:
+            checked = staged.of(custom=bool(project.policies))
+            faults = list(chain.from_iterable(staged.faults(checked, proven=True, scenario_codes=codes)))
+        faults = list({(fault.place, fault.hint or fault.message): fault for fault in faults}.values())
+        if as_json:
+            print_json({"files": len(checked), "faults": [fault_json(fault) for fault in faults]})
+            raise typer.Exit(Exit.USAGE if faults else Exit.OK)
+        if faults:
+            raise FileFaultsError(faults)
+        files = f"{len(checked)} {'file' if len(checked) == 1 else 'files'}"
+        asked = "" if codes is not None else "; scenarios were not checked: give them with --scenarios"
+        if form != "sarif":
+            print_line(f"{files}: no fault{asked}")
 
 
 def expected_codes(paths: Sequence[Path]) -> set[str]:

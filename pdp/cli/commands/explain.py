@@ -1,20 +1,26 @@
-"""`pdp explain`: explains the decision on one proposal."""
+"""`pdp explain`: explains the decision on one proposal, or a code."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from pdp.cli import options
+from pdp.cli import Exit, options
 from pdp.cli.commands.decide import exit_code
-from pdp.cli.display import STYLES, show, word
+from pdp.cli.display import STYLES, print_more, show, word
 from pdp.cli.files import project_with, read_proposal, read_rules, read_session, required
-from pdp.cli.output import print_json
+from pdp.cli.output import print_answer, print_json
+from pdp.documents import nearest
 from pdp.engine.data import read_data
+from pdp.errors import UsageError
+from pdp.installed import code_url
 from pdp.json import canonical
 from pdp.ledger.words import origins
 from pdp.opa.program import find_opa
 from pdp.pep import Pep
+from pdp.project.file import Project
+from pdp.workbench.codes import Code, codes
 from pdp.workbench.explain.explain import Explanation, explain
 from pdp.workbench.explain.trace import Condition, Seen
 from pdp.workbench.scenarios.files.suite import Suite, policy_modules
@@ -22,13 +28,16 @@ from pdp.workbench.scenarios.running.engines import open_suite_engine, whole_dat
 from pdp.workbench.shown_file import shown_file
 
 _LONGEST: Final = 200
+_CODE: Final = re.compile(r"(?!.*\.json$)[A-Za-z_]+(\.[a-z_]+)?|[0-4]")
 
 app = options.command_app()
 
 
 @app.command("explain")
 def run(
-    proposal: options.ProposalFile,
+    proposal: Annotated[
+        str, typer.Argument(metavar="PROPOSAL", help="The proposal, a JSON file; - for stdin. Or a code to explain.")
+    ],
     manifest: options.Manifest = None,
     session: options.Session = None,
     governance: options.Governance = None,
@@ -42,9 +51,11 @@ def run(
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Explain in one paragraph how a proposal is decided: verdict, reasons, and changes that would alter the verdict.
+    """Explain how a proposal is decided, or what a code means.
 
-    --all and --json also show the rules that did not fire, which needs OPA.
+    The paragraph about a proposal names the reasons, and changes that would alter the verdict. --all and --json also
+    show the rules that did not fire, which needs OPA. For a code, such as purposes.missing, prints its meaning, its
+    remedy, the rule behind it, and a scenario of the project that shows it.
 
     Exit code: 0 ALLOW, 3 STEP_UP, 4 DENY or rejected, 2 bad usage or file, 1 anything else.
     """
@@ -52,6 +63,9 @@ def run(
         manifest=manifest, session=session, governance=governance, data=data, policies=policies, bundle=bundle,
         engine=engine,
     ).unbuilt()  # fmt: skip
+    if _CODE.fullmatch(proposal) and not Path(proposal).exists():
+        _explain_code(_code_named(proposal, project), as_json=as_json)
+        return
     effective = read_rules(required(project.manifest, "manifest", "--manifest"), project.governance)
     caller = read_session(required(project.session, "session", "--session"))
     proposed = read_proposal(proposal)
@@ -75,7 +89,31 @@ def run(
             show(f"  {line}")
         if whole:
             _print_rules(explanation)
+        print_more(evaluation)
     raise typer.Exit(exit_code(evaluation))
+
+
+def _code_named(name: str, project: Project) -> Code:
+    """Return the code with this name. Exit codes have their number, or the end of their name, as other names."""
+    known = {code.code: code for code in codes(project.policies, project.scenarios)}
+    exits = {other: f"exit.{one.name.lower()}" for one in Exit for other in (one.name, str(int(one)))}
+    name = name if name in known else exits.get(name, name)
+    if name not in known:
+        hint = nearest(name, known) or "`pdp explain PROPOSAL` needs the path of a file"
+        raise UsageError(f"{name}: no such file, and no code has this name", hint=hint)
+    return known[name]
+
+
+def _explain_code(code: Code, *, as_json: bool) -> None:
+    own = bool(code.file) and shown_file(code.file) == code.file
+    place = f"{shown_file(code.file)}:{code.line}" if code.file else ""
+    facts = {
+        "remedy": code.remedy, "rule": place, "raised as": code.raised, "scenario": code.scenario,
+        "more": "" if own else code_url(code.code),
+    }  # fmt: skip
+    lines = [f"  {name:<10}{text}" for name, text in facts.items() if text]
+    answer = {**code._asdict(), "file": shown_file(code.file) if code.file else "", "link": facts["more"]}
+    print_answer(answer, [f"{code.code}  {code.title}", f"  {code.meaning}", *lines], as_json=as_json)
 
 
 def _print_rules(explanation: Explanation) -> None:

@@ -1,20 +1,27 @@
 """`pdp test`: runs scenarios and reports the results."""
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, NoReturn
 
 import typer
 
-from pdp.cli import Exit
+from pdp.cli import Exit, shown_error
 from pdp.cli.display import progress
 from pdp.cli.files import project_with, required
-from pdp.cli.options import AsJson, EngineTimeout, ScenarioPaths, command_app, file_option
-from pdp.cli.output import print_json, print_line, write_text
+from pdp.cli.findings import SCENARIO, reported
+from pdp.cli.options import AsJson, EngineTimeout, Format, ScenarioPaths, command_app, file_option
+from pdp.cli.output import print_error, print_json, print_line, write_text
+from pdp.documents import written_value
 from pdp.engine.protocol import EngineName
-from pdp.errors import UsageError
+from pdp.errors import Fault, PdpError, UsageError
 from pdp.opa.program import find_opa
+from pdp.project.file import chosen_project
 from pdp.workbench.coverage import Coverage, measure
 from pdp.workbench.engines import ENGINE_TIMEOUT, engines_named
 from pdp.workbench.scenarios.files.suite import Suite, find_suites, load_suites
@@ -26,6 +33,9 @@ from pdp.workbench.scenarios.running.runner import run_suite, selection
 from pdp.workbench.shown_file import line_ranges, printable, shown_file
 
 app = command_app()
+
+_WATCHED: Final = (".yaml", ".yml", ".json", ".rego", ".py")
+_EVERY: Final = 1.0  # seconds between two looks at the files
 
 
 @app.command("test")
@@ -48,6 +58,10 @@ def run_scenarios(
         typer.Option(min=0, max=100, metavar="PERCENT", help="With --coverage: exit 1 if the coverage is lower."),
     ] = None,
     engine_timeout: EngineTimeout = ENGINE_TIMEOUT,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Run again after each change of a file, until you press Ctrl-C.")
+    ] = False,
+    form: Format = "text",
     as_json: AsJson = False,
 ) -> None:
     """Run scenarios and compare the decisions with the expected ones.
@@ -55,30 +69,74 @@ def run_scenarios(
     Exit code: 0 all passed, 1 a scenario failed (or coverage is too low), 2 bad usage, a faulty file,
     or an engine timed out.
     """
-    project = project_with(scenarios=paths)
-    engines = engines_named(engine or ("both" if find_opa() else project.engine))
-    if fail_under is not None and not coverage:
-        raise UsageError("--fail-under has no effect without --coverage", hint="add --coverage")
-    selected = None if expression is None else selection(expression)
-    suites = load_suites(find_suites(required(project.scenarios, "scenarios", "PATH")), engine_timeout)
-    run = _run(suites, engines, selected, quiet=as_json)
-    if not run.results:
-        count = sum(len(suite.scenarios) for suite in suites)
-        raise UsageError(f"-k {expression!r}: matches none of {count} scenarios", hint="use part of a scenario name")
-    reached = measure([(suite.suite, suite.results) for suite in run.suites], find_opa()) if coverage else None
-    run = replace(run, coverage=None if reached is None else reached.as_json())
-    try:
-        # The reports are written first, because the reader of the output may close the pipe early.
-        for file, report in ((junit, junit_report), (html, html_report), (markdown, markdown_report)):
-            if file is not None:
-                write_text(file, report(run))
-    finally:
-        if as_json:
-            print_json(run_as_json(run))
-        else:
-            _print(run, reached, fail_under)
-    short = reached is not None and fail_under is not None and bool(reached.complaints(fail_under))
-    raise typer.Exit(Exit.FAILED if run.failed or short else Exit.OK)
+    project_file = chosen_project()
+    watched = {*(paths or ()), *([project_file] if project_file else ())}
+
+    def once() -> Exit:
+        with reported("text" if as_json else form) as found:
+            project = project_with(scenarios=paths)
+            engines = engines_named(engine or ("both" if find_opa() else project.engine))
+            if fail_under is not None and not coverage:
+                raise UsageError("--fail-under has no effect without --coverage", hint="add --coverage")
+            selected = None if expression is None else selection(expression)
+            watched.update((*project.scenarios, *project.policies, *project.data))
+            suites = load_suites(find_suites(required(project.scenarios, "scenarios", "PATH")), engine_timeout)
+            for suite in suites:
+                watched.update((suite.file, *suite.policies, *chain.from_iterable(suite.files.values())))
+            run = _run(suites, engines, selected, quiet=as_json or form == "sarif")
+            if not run.results:
+                count = sum(len(suite.scenarios) for suite in suites)
+                message = f"-k {expression!r}: matches none of {count} scenarios"
+                raise UsageError(message, hint="use part of a scenario name")
+            reached = measure([(suite.suite, suite.results) for suite in run.suites], find_opa()) if coverage else None
+            run = replace(run, coverage=None if reached is None else reached.as_json())
+            try:
+                # The reports are written first, because the reader of the output may close the pipe early.
+                for file, report in ((junit, junit_report), (html, html_report), (markdown, markdown_report)):
+                    if file is not None:
+                        write_text(file, report(run))
+            finally:
+                if as_json:
+                    print_json(run_as_json(run))
+                elif form != "sarif":
+                    _print(run, reached, fail_under)
+            short = reached is not None and fail_under is not None and bool(reached.complaints(fail_under))
+            found += [(SCENARIO, Fault(card.place, _why(card))) for card in run.cards if not card.passed]
+            return Exit.FAILED if run.failed or short else Exit.OK
+
+    if watch:
+        run_after_changes(watched, once)
+    raise typer.Exit(once())
+
+
+def run_after_changes(watched: Iterable[Path], run: Callable[[], object]) -> NoReturn:
+    """Call `run`, and again after each change of a watched file or folder. Faults are printed, and end nothing."""
+    while True:
+        before = _times(watched)
+        try:
+            run()
+        except PdpError as error:
+            print_error(shown_error(error))
+        print_error("waiting for changes; Ctrl-C ends")
+        # The run may have found more files to watch.
+        before = {**_times(watched), **before}
+        while _times(watched) == before:
+            time.sleep(_EVERY)
+
+
+def _times(watched: Iterable[Path]) -> dict[Path, int]:
+    """Return the times of change of the watched files, and of all files beside them or in watched folders."""
+    found: dict[Path, int] = {}
+    for path in tuple(watched):
+        top = path if path.is_dir() else path.parent
+        for at, folders, names in os.walk(top):
+            folders[:] = [name for name in folders if top == path and not name.startswith((".", "node_modules"))]
+            for name in names:
+                if name.endswith(_WATCHED):
+                    with suppress(OSError):
+                        file = Path(at, name)
+                        found[file] = file.stat().st_mtime_ns
+    return found
 
 
 def _run(
@@ -104,6 +162,12 @@ def _run(
         for suite in suites:
             done += run_suite(suite, engines, selected=selected, progress=advance)
     return RunResult(tuple(done))
+
+
+def _why(card: ScenarioResult) -> str:
+    differing = card.steps[-1].mismatches if card.steps else ()
+    values = ((each.key, written_value(each.expected), written_value(each.actual)) for each in differing)
+    return f"{card.name}: {card.error or '; '.join(f'{key}: expected {old}, not {new}' for key, old, new in values)}"
 
 
 def _print(run: RunResult, coverage: Coverage | None, fail_under: float | None) -> None:

@@ -117,9 +117,9 @@ def _ids(item: ReviewItem) -> str:
 
 def _known_line(diff: BundleDiff) -> str:
     known = diff.known
-    if not known.scenarios and not known.logged:
-        return "none; pass --scenarios PATH or --log FILE"
     skipped = f", {known.skipped} log lines skipped" if known.skipped else ""
+    if not known.scenarios and not known.logged:
+        return f"none{skipped}; pass --scenarios PATH or --log FILE"
     return (
         f"{known.scenarios} scenarios and {known.logged} recorded requests, {known.calls} different calls{skipped}: "
         f"{_count(len(known.groups), 'difference')}"

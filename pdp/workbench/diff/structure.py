@@ -142,7 +142,7 @@ def _changes(old: Any, new: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[
 
 
 def _direction(path: tuple[str, ...], old: Any, new: Any) -> Direction:
-    # The policies read these paths of the directory; see docs/policies.md, "Corpora and documents".
+    # The policies read these paths of the directory; see docs/explanation/baseline.md.
     match path:
         case ("directory", "entitlements", *_):
             return _of_sets(old, new, more=Direction.LOOSENS)

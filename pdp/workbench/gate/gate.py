@@ -1,7 +1,7 @@
 """The checks of the release gate, in order. If a check fails, the remaining checks still run.
 
 Sources of the checks: tool registry document, "Release gate" (schema validation 100 % on golden tool scenarios,
-manifest violations 0); tool pattern library, 9.1 (eval-gated); design.md for all others.
+manifest violations 0); tool pattern library, 9.1 (eval-gated).
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -38,7 +38,9 @@ def drafted_project(manifest: Path, named: str, governance_file: Path | None = N
         raise UsageError(f"{manifest}: declares no tools", hint="add a tool")
     given = {} if governance_file is None else read_document(governance_file).value.get("actions", {})
     extra = {tool.action: rules for tool in declared.tools if (rules := {**_rules(tool), **given.get(tool.action, {})})}
-    governance = _yaml({"actions": extra}, "Drafted: review each line. Who may call each tool, and who approves it")
+    governance = _yaml(
+        {"actions": extra}, "governance", "Drafted: review each line. Who may call each tool, and who approves it"
+    )
     effective = load_effective(manifest, "governance.yaml", governance_text=governance.encode())
     session = _session(effective)
     scenarios = list(_scenarios(effective, session))
@@ -47,14 +49,18 @@ def drafted_project(manifest: Path, named: str, governance_file: Path | None = N
         "governance.yaml": governance,
         PROJECT_FILE: _yaml(
             {**files, "scenarios": ["scenarios.yaml"], "session": "session.yaml"},
+            "project",
             "The settings of every `pdp` command in this folder; an option overrides them",
         ),
         "proposal.json": json.dumps(scenarios[0]["propose"], indent=2) + "\n",
         "scenarios.yaml": _yaml(
             {**files, "session": session, "scenarios": scenarios},
+            "scenarios",
             "Drafted: today's decisions. Review each scenario, and add those that matter",
         ),
-        "session.yaml": _yaml(session, "Drafted: a user who may call every tool, as your application would send it"),
+        "session.yaml": _yaml(
+            session, "session", "Drafted: a user who may call every tool, as your application would send it"
+        ),
     }
 
 
@@ -125,8 +131,8 @@ def _approved(tool: Tool, propose: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [first, *approvals, again] if roles else []
 
 
-def _yaml(value: Any, comment: str) -> str:
+def _yaml(value: Any, kind: str, comment: str) -> str:
     # The value is copied through JSON, because YAML writes an object that occurs twice as an alias.
     written = json.loads(json.dumps(value))
     text = yaml.safe_dump(written, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
-    return f"# {comment}.\n{text}"
+    return f"# yaml-language-server: $schema=.schemas/{kind}.json\n# {comment}.\n{text}"

@@ -1,4 +1,4 @@
-"""The settings of the pytest plugin; see docs/testing.md. If none is set, the plugin does and imports nothing.
+"""The settings of the pytest plugin; see docs/how-to/test-in-ci.md. Without a setting, the plugin imports nothing.
 
 pytest loads this module wherever the package is installed, so the plugin's own code is in `pytest_scenarios`.
 """

@@ -1,4 +1,4 @@
-"""The pytest plugin: scenario files as tests, and fixtures for other tests; see docs/testing.md."""
+"""The pytest plugin: scenario files as tests, and fixtures for other tests; see docs/how-to/test-in-ci.md."""
 
 from __future__ import annotations
 

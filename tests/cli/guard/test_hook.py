@@ -1,5 +1,6 @@
 """`pdp hook` installs, checks and uninstalls hooks in the settings of clients."""
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,12 +68,27 @@ def test_hook_is_installed_in_one_repository(machine: Machine) -> None:
     [
         (["install", "claude"], "unknown client: claude"),
         (["check"], "no client has the hook"),
-        (["check", "codex", "x"], "unknown client: codex, x"),
+        (["check", "codex", "x"], "unknown client: x"),
     ],
 )
 def test_unknown_client_is_rejected(words: list[str], said: str, machine: Machine) -> None:
     done = machine.pdp("hook", *words)
     assert (done.code, done.out, done.err.split("\n")[0]) == (2, "", f"error: {said}")
+    assert "claude-code, codex, cursor" in done.err.split("\n")[1]
+
+
+def test_hook_try_asks_for_quotes_around_a_command_of_several_words(machine: Machine) -> None:
+    done = machine.pdp("hook", "try", "git", "push", "origin")
+    hint = "    hint: pdp hook try 'git push origin'"
+    assert (done.code, done.out, done.err) == (2, "", f"error: write the command in quotes\n{hint}\n")
+
+
+def test_commands_about_a_store_name_the_folder_of_the_hook(machine: Machine) -> None:
+    assert "coding agent" not in machine.pdp("approvals", "list").err
+    machine.pdp("hook", "install", "claude-code", "--yes")
+    for command in (("approvals", "list"), ("audit", "show")):
+        hint = f"    hint: for the coding agent's calls: cd {shlex.quote(str(machine.policy))}. Otherwise, "
+        assert machine.pdp(*command).err.split("\n")[1].startswith(hint)
 
 
 def test_hook_check_that_finds_a_problem_exits_with_1(machine: Machine) -> None:

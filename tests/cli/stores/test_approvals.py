@@ -350,7 +350,8 @@ def test_repeated_grant_by_one_person_does_not_count_twice_for_the_quorum(store:
 
     assert (first.code, first.json["state"], first.err) == (0, "pending", NOTE)
     refusal = "the same person has already granted the approval, but 2 people are needed"
-    assert (again.code, again.out, again.err) == (1, "", f"{NOTE}error: approval {asked.id}: {refusal}\n")
+    more = "    more: pdp explain approvals.already_granted\n"
+    assert (again.code, again.out, again.err) == (1, "", f"{NOTE}error: approval {asked.id}: {refusal}\n{more}")
     assert (last.code, last.out.splitlines()[0]) == (0, f"granted  {asked.id}")
     assert "  quorum     2 of 2 granted\n" in last.out
     assert [(grant.iss, grant.sub) for grant in stored(store, asked).grants] == [
@@ -370,6 +371,7 @@ def test_person_approves_call_of_own_agent_only_with_another_token(store: str) -
     assert same.err.endswith(
         f"error: approval {asked.id}: the call used this token or client: approve with another token (jti, azp, "
         "client_id or sid must differ from the call's, and the client must not be the agent)\n"
+        "    more: pdp explain approvals.same_token\n"
     )
     assert (granted.code, granted.out.splitlines()[0]) == (0, f"granted  {asked.id}")
     assert "  approvers  $subject (officer-123 (https://id), by another token)\n" in granted.out

@@ -71,8 +71,12 @@ def test_rejection_by_service_is_reported(served: RunningService, monkeypatch: p
     assert (own.code, own.out) == (1, "")
     assert own.err == (
         f"error: approvals.requester: approval {asked}: the requester of a call cannot decide on its approval\n"
+        "    more: pdp explain approvals.requester\n"
     )
-    assert (unknown.code, unknown.err) == (1, "error: approvals.unknown: approval none: no approval has that id\n")
+    assert unknown.code == 1
+    assert unknown.err == (
+        "error: approvals.unknown: approval none: no approval has that id\n    more: pdp explain approvals.unknown\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +109,10 @@ def test_unreachable_service_and_missing_token_are_reported(monkeypatch: pytest.
     bare = pdp("approvals", "grant", "a", "--service", "http://127.0.0.1:1")
     plain = pdp("approvals", "list", "--service", "http://policy.example")
 
-    assert (gone.code, gone.err) == (1, "error: http://127.0.0.1:1: All connection attempts failed\n")
+    assert gone.code == 1
+    assert gone.err == (
+        "error: http://127.0.0.1:1: All connection attempts failed\n    more: pdp explain engine.unavailable\n"
+    )
     assert (bare.code, bare.err) == (
         2, "error: no token for the service\n    hint: pass a token, or set PDP_TOKEN\n",
     )  # fmt: skip

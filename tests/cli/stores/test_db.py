@@ -74,7 +74,10 @@ def test_expired_results_runs_and_budgets_are_deleted() -> None:
 
 @pytest.mark.parametrize("command", ["upgrade", "prune"])
 def test_missing_database_url_is_an_error(command: str) -> None:
-    hint = "give a URL such as sqlite:///agent.db, set PDP_DATABASE_URL, or write `store:` in pdp.yaml"
+    hint = (
+        "change to the project's folder, give a URL such as sqlite:///agent.db, set PDP_DATABASE_URL, or write "
+        "`store:` in pdp.yaml"
+    )
     done = pdp("db", command)
 
     assert (done.code, done.out, done.err) == (

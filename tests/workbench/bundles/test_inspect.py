@@ -102,4 +102,5 @@ def test_inspect_rejects_a_file_that_is_not_a_bundle(tmp_path: Path) -> None:
 
     complaint = f"error: {tmp_path}/b: damaged, or not a gzip file\n"
     hint = "    hint: copy the file again, or build the bundle with `pdp bundle build`\n"
+    hint += "    more: pdp explain bundle.invalid\n"
     assert pdp("bundle", "inspect", tmp_path / "b") == (2, "", complaint + hint)

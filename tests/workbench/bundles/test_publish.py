@@ -543,7 +543,8 @@ def test_publish_command_rejects_invalid_options(tmp_path: Path, folder: Path, m
         (["list", folder], f"{folder}: no published bundles", "publish a bundle with `pdp bundle publish`"),
         (["list", tmp_path / "b"], f"{tmp_path}/b: not a bundle repository", "pass the folder of a repository"),
     ):  # fmt: skip
-        assert pdp("bundle", *arguments) == (2, "", f"error: {message}\n    hint: {hint}\n")
+        done = pdp("bundle", *arguments)
+        assert (done.code, done.out, done.err.splitlines()[:2]) == (2, "", [f"error: {message}", f"    hint: {hint}"])
 
 
 def test_publish_requires_a_passed_gate_result(tmp_path: Path, folder: Path) -> None:

@@ -461,7 +461,9 @@ def test_signing_keys_are_read_from_the_environment(tmp_path: Path, monkeypatch:
     assert pdp("bundle", "verify", tmp_path / "s").code == 0
     monkeypatch.setenv("PDP_VERIFICATION_KEYS", key("two").public.pem)
     message = f"{tmp_path}/s: signed with the key {key().public.id}, not with {key('two').public.id}"
-    assert pdp("bundle", "verify", tmp_path / "s") == (2, "", f"error: {message}\n    hint: {SIGN}\n")
+    assert pdp("bundle", "verify", tmp_path / "s") == (
+        2, "", f"error: {message}\n    hint: {SIGN}\n    more: pdp explain bundle.invalid\n",
+    )  # fmt: skip
 
 
 def test_signing_command_rejects_missing_or_invalid_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -486,4 +488,5 @@ def test_signing_command_rejects_missing_or_invalid_keys(tmp_path: Path, monkeyp
         (["sign", file, "-o", tmp_path / "none/b", *with_key],
          f"{tmp_path}/none/b: cannot be written: {no_file}", "choose a folder you can write to"),
     ):  # fmt: skip
-        assert pdp("bundle", *arguments) == (2, "", f"error: {message}\n    hint: {hint}\n")
+        done = pdp("bundle", *arguments)
+        assert (done.code, done.out, done.err.splitlines()[:2]) == (2, "", [f"error: {message}", f"    hint: {hint}"])

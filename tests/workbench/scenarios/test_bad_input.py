@@ -255,7 +255,7 @@ def test_scenario_call_is_denied_if_a_concern_fails_or_does_not_end(
     # With OPA, the message contains the path of a socket, which differs in each process, so only the start is compared.
     message = decided.json["reasons"][0]["message"]
     assert line.startswith(f"DENY because {code}: {message if engine == 'embedded' else 'OPA at unix:'}")
-    assert explained.out.splitlines()[-1] == "  rules: not known: the policy made no decision"
+    assert "  rules: not known: the policy made no decision" in explained.out.splitlines()
     if code == "engine.timeout":
         # The run reports the timeout as an error, because the timeout is not the verdict of a scenario.
         assert (tested.code, tested.out) == (2, "")

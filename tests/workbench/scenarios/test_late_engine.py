@@ -58,6 +58,7 @@ def test_every_scenario_command_reports_an_engine_timeout(tmp_path: Path, monkey
 
     diff = ("bundle", "diff", "last.tar.gz", "bundle.tar.gz", "--scenarios", ".", "--generate", "0")
     complaint = f" it: no verdict: the policy did not finish within its deadline\n    hint: {LATE}\n"
+    complaint += "    more: pdp explain engine.timeout\n"
     for command in (
         ("test", "."),
         ("mutate", "."),

@@ -31,7 +31,7 @@ def console(
     no_browser: NoBrowser = False,
     as_json: AsJson = False,
 ) -> None:
-    """Open the console of a project in your browser; see docs/console.md.
+    """Open the console of a project in your browser; see docs/how-to/sign-in.md.
 
     The session file names the person who decides. Its claims are not verified, so protect the store.
     Exit code: 0 ended by SIGTERM, 130 by Ctrl-C; 2 bad usage or file; 1 anything else, such as a store that is down.

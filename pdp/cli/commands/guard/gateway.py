@@ -28,7 +28,7 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 _FILE: Final = "gateway.yaml"
 _Config = Annotated[Path, file_option("--config", "-c", help="The gateway's configuration, YAML or JSON.")]
 
-app = command_app("Ask the policy before the tools of MCP servers run; see docs/gateway.md.")
+app = command_app("Ask the policy before the tools of MCP servers run.")
 
 
 @app.command("serve")
@@ -83,14 +83,19 @@ def pin(
 
     Exit code: 0 pinned or unchanged, 2 bad usage or file, 1 not pinned, or a server cannot be reached.
     """
-    difference, left_out = _pin(_read(config), "Pin these tools, except left-out tools?" if not yes else "")
-    print_answer({"difference": difference, "left_out": left_out}, (), as_json=as_json)
+    settings = _read(config)
+    difference, left_out = _pin(settings, "Pin these tools, except left-out tools?" if not yes else "")
+    done = f"{settings.pins}: {'tools pinned' if difference else 'unchanged'}"
+    print_answer({"difference": difference, "left_out": left_out}, [done], as_json=as_json)
 
 
 def _read(file: Path) -> GatewaySettings:
     with extra("gateway"):
         from pdp.gateway import server  # noqa: F401, PLC0415 - an optional extra
         from pdp.gateway.config import read_gateway  # noqa: PLC0415
+    if not file.exists():
+        hint = f"change to the folder of {_FILE}, or give the file with --config"
+        raise UsageError(f"{file}: no such file", hint=hint)
     return read_gateway(file)
 
 

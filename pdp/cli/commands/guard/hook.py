@@ -1,6 +1,7 @@
 """`pdp hook`: the hooks of coding agents on this machine."""
 
 import asyncio
+import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -71,7 +72,9 @@ def check(clients: Some = None, as_json: AsJson = False) -> None:
 
 @app.command("try")
 def attempt(
-    command: Annotated[str | None, typer.Argument(metavar="[COMMAND]", help="A shell command of the agent.")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND]", help="A shell command of the agent, in quotes.")
+    ] = None,
     tool: Annotated[str | None, typer.Option("--tool", metavar="NAME", help="The client's name of a tool.")] = None,
     arguments: Annotated[str, typer.Option("--input", metavar="JSON", help="The arguments of the tool.")] = "{}",
     client: Annotated[str, typer.Option("--client", metavar="CLIENT", help="The client.")] = "claude-code",
@@ -85,6 +88,9 @@ def attempt(
     from pdp.hooks.dialects import DIALECTS  # noqa: PLC0415 - as above
 
     (named,) = _named([client])
+    if words and words[1:]:
+        raise UsageError("write the command in quotes", hint=f"pdp hook try {shlex.quote(' '.join(words))}")
+    command = words[0] if words else None
     if bool(command) == bool(tool):
         raise UsageError("name either a shell command, or a tool with --tool", hint="pdp hook try 'git push'")
     dialect = DIALECTS[named.name]
@@ -114,9 +120,11 @@ def attempt(
 
 
 def _named(names: Sequence[str]) -> list[HookClient]:
-    if not names or not set(names) <= CLIENTS.keys():
-        message = f"unknown client: {', '.join(names)}" if names else "no client has the hook"
-        raise UsageError(message, hint=f"run `pdp hook install CLIENT`, with a client of {', '.join(CLIENTS)}")
+    if not names:
+        hint = f"run `pdp hook install CLIENT`, with a client of {', '.join(CLIENTS)}"
+        raise UsageError("no client has the hook", hint=hint)
+    if unknown := [name for name in names if name not in CLIENTS]:
+        raise UsageError(f"unknown client: {', '.join(unknown)}", hint=f"known: {', '.join(CLIENTS)}")
     return [CLIENTS[name] for name in dict.fromkeys(names)]
 
 

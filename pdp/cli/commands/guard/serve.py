@@ -55,7 +55,7 @@ def serve(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Serve decisions, proposals and approvals over HTTP; see docs/service.md.
+    """Serve decisions, proposals and approvals over HTTP; see docs/how-to/deploy.md.
 
     Options override variables PDP_SERVICE_..., which override secrets, which override the configuration. Exit code:
     0 ended by a signal, or no faults; 2 bad usage or file; 1 anything else, such as a store or engine that is down.

@@ -9,7 +9,8 @@ import typer
 from pdp.cli import Exit
 from pdp.cli.display import show
 from pdp.cli.files import project_with, required
-from pdp.cli.options import AsJson, Governance, ManifestFile, command_app, file_argument, file_option
+from pdp.cli.findings import coded, reported
+from pdp.cli.options import AsJson, Format, Governance, ManifestFile, command_app, file_argument, file_option
 from pdp.cli.output import fault_json, print_answer, print_error, print_json
 from pdp.errors import Fault, FileFaultsError
 from pdp.manifest.diff import ContentChange
@@ -32,6 +33,7 @@ def lint(
     file: ManifestFile = None,
     governance: Governance = None,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as faults; recommended in CI.")] = False,
+    form: Format = "text",
     as_json: AsJson = False,
 ) -> None:
     """Report every fault of a manifest, and which clauses of the tool contract each tool meets.
@@ -41,13 +43,18 @@ def lint(
     project = project_with(manifest=file, governance=governance)
     file = required(project.manifest, "manifest", "MANIFEST")
     warnings: list[Fault] = []
+    form = "text" if as_json else form
     try:
-        effective = load_effective(file, project.governance, strict=strict, warnings=warnings)
+        with reported(form) as found:
+            effective = load_effective(file, project.governance, strict=strict, warnings=warnings)
+            found.extend(coded(warnings))
     except FileFaultsError as error:
         if not as_json:
             raise
         print_json({"faults": [fault_json(fault) for fault in error.faults], "tools": []})
         raise typer.Exit(Exit.USAGE) from None
+    if form == "sarif":
+        return
     tools = contracts(effective)
     answer: dict[str, Any] = {
         "faults": [fault_json(warning) for warning in warnings],

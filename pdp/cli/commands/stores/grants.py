@@ -46,7 +46,7 @@ def listing(
 
 @app.command()
 def show(grant_id: GrantId, store: StoreUrl = None, service: ServiceUrl = None, as_json: AsJson = False) -> None:
-    """Show a grant: what it covers, who gave it, and when it ends.
+    """Show the calls that a grant covers, the people who gave it, and its end.
 
     Exit code: 0 shown, 2 bad usage, 1 no grant with that id, or the store or service cannot be reached.
     """

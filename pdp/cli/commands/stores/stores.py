@@ -1,6 +1,7 @@
 """`pdp db`, `pdp keys` and `pdp budgets`; opens stores for commands and records their changes."""
 
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -17,7 +18,7 @@ from pdp.cli.output import print_answer, print_error
 from pdp.clock import to_milliseconds
 from pdp.documents import read_document
 from pdp.errors import AuditError, PdpError, StoreError, UsageError
-from pdp.project.file import PROJECT_FILE
+from pdp.project.file import PROJECT_FILE, chosen_project
 from pdp.proposal import Execution, Failure, FailureCode
 from pdp.stores.actions import ActionState
 from pdp.stores.keys import KeyRecord
@@ -52,7 +53,15 @@ def store_named(url: str | None) -> tuple[str, str | None]:
         return stated, None
     project = project_with()
     if project.store is None:
-        hint = f"give a URL such as sqlite:///agent.db, set {URL_VARIABLE}, or write `store:` in {PROJECT_FILE}"
+        from pdp.hooks.home import default_home  # noqa: PLC0415 - loads the engine
+
+        hint = (
+            f"change to the project's folder, give a URL such as sqlite:///agent.db, set {URL_VARIABLE}, or write "
+            f"`store:` in {PROJECT_FILE}"
+        )
+        hook = default_home()
+        if chosen_project() is None and (hook / PROJECT_FILE).is_file():
+            hint = f"for the coding agent's calls: cd {shlex.quote(str(hook))}. Otherwise, {hint}"
         if Path(_SERVICE_STORE).is_file():
             hint = f"for the database of `pdp serve` in this folder: export {URL_VARIABLE}=sqlite:///{_SERVICE_STORE}"
         raise UsageError("no database is given", hint=hint)

@@ -31,7 +31,7 @@ TokenId = Annotated[str, typer.Argument(metavar="ID", help="The token's id from 
 @app.command()
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name that describes the token's use.")],
-    scope: Annotated[list[Scope], typer.Option("--scope", help="What the token permits. May be repeated.")],
+    scope: Annotated[list[Scope], typer.Option("--scope", help="A permission of the token. May be repeated.")],
     session: Annotated[
         Path | None, file_option("--session", "-s", help="A session file; its claims identify the token's owner.")
     ] = None,

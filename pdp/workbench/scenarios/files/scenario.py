@@ -1,4 +1,4 @@
-"""The data models of scenario files. docs/scenarios.md explains each field.
+"""The data models of scenario files. `pdp schema scenarios` explains each field.
 
 Unknown keys are errors. An expectation without fields is an error too, because the scenario could never fail.
 """

@@ -1,4 +1,4 @@
-"""Report a run as JSON, which docs/scenarios.md describes, and as JUnit XML for CI systems."""
+"""Report a run as JSON, and as JUnit XML for CI systems."""
 
 import re
 from dataclasses import asdict
@@ -10,7 +10,13 @@ from pdp.workbench.scenarios.results import RunResult, ScenarioResult, StepResul
 
 
 def run_as_json(run: RunResult) -> dict[str, Any]:
-    """Return `{passed, failed, golden, coverage, suites}`, without times and ids, so equal runs give equal JSON."""
+    """Return `{passed, failed, golden, coverage, suites}`, without times and ids, so equal runs give equal JSON.
+
+    In a step, `expected` and `actual` have the same keys; for a plan they are lists. Below `details`, `messages`,
+    `remedies` and `explanations`, `actual` lists the values of all reasons of a code. `diagnosis` of a failed scenario
+    is `{stopped, unknown, fired, missed}`: why the enforcement point itself rejected or denied the call, why missed
+    rules are unknown, the rules that fired, and each expected rule with the condition at which it stopped.
+    """
     return {
         "passed": len(run.results) - run.failed,
         "failed": run.failed,

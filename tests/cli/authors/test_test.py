@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from pdp.cli.commands.test import run_after_changes
 from pdp.engine.bundle.file import read_bundle
 from pdp.errors import UsageError
 from pdp.workbench.scenarios.files.suite import load_suite
@@ -399,3 +400,21 @@ def _no_opa(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     # OPA may also be installed in the cache folder, so hide that folder.
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path("nowhere").absolute()))
+
+
+def test_watch_runs_again_after_a_change_and_goes_on_after_a_fault(tmp_path: Path) -> None:
+    file, runs = tmp_path / "suite.yaml", iter(("a", "broken", "end"))
+
+    def run() -> None:
+        done.append(next(runs))
+        os.utime(file, (len(done), len(done)))
+        if done[-1] == "end":
+            raise KeyboardInterrupt
+        if done[-1] == "broken":
+            raise UsageError("faulty file")
+
+    done: list[str] = []
+    file.touch()
+    with pytest.raises(KeyboardInterrupt):
+        run_after_changes({file}, run)
+    assert done == ["a", "broken", "end"]

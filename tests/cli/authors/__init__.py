@@ -1,0 +1,1 @@
+"""Tests of the commands for policy authors: scenarios, explanations, schemas, reports."""
