@@ -1,4 +1,4 @@
-"""Settings of the gateway: servers, the project that decides, and how clients reach it. See docs/gateway.md."""
+"""Settings of the gateway: servers, the project that decides, and how clients reach it."""
 
 import os
 from pathlib import Path

@@ -171,11 +171,11 @@ class Pending:
         if state is not ApprovalState.PENDING:
             return f"{known} The tool did not run."
         page, command = self._page(approval), grant_command(self._settings.project.absolute(), approval.id)
-        how = f"at {page}" if page else f"by `{command}` in their own terminal"
+        how = f"at {page}" if page else f"with `{command}` in their own terminal"
         who = ["the person at this client" if role == SUBJECT else f"the role {role}" for role in approval.approvers]
-        by = f"{approval.quorum} of: {', '.join(who) or 'no approver'}"
+        by = who[0] if len(who) == approval.quorum == 1 else f"{approval.quorum} of: {', '.join(who) or 'no approver'}"
         until = approval.expires_at
-        return f"{known} Until {until} it can be granted {how}, by {by}. Then make exactly the same call again."
+        return f"{known} Until {until}, {by} can grant it {how}. Then make exactly the same call again."
 
 
 async def _read_store(step: Callable[[Any], Any], subject: Any) -> Any:

@@ -84,7 +84,8 @@ class Gateway:
     def __init__(self, settings: GatewaySettings, owned: ExitStack) -> None:
         project = read_project(settings.project)
         if project.store is None or project.session is None:
-            raise UsageError(f"{settings.project}: `store` or `session` is missing", hint="see docs/gateway.md")
+            hint = "add these lines: `store: sqlite:///store.db` and `session: session.yaml`"
+            raise UsageError(f"{settings.project}: `store` or `session` is missing", hint=hint)
         self._pins = read_pinned(settings)
         self._reviewed = {name: each.pop(INSTRUCTIONS, {}).get("text") for name, each in self._pins.items()}
         manifest = manifest_of_project(settings.project, project)

@@ -1,4 +1,4 @@
-"""The formats in which each client writes calls and reads answers. docs/hooks.md lists the tested versions."""
+"""The formats in which each client writes calls and reads answers, with the versions that were tested."""
 
 import json
 import re

@@ -22,8 +22,8 @@ Accepts = Callable[[str, str], bool]
 PLAIN: Final = r"(?:[\w,./:@%+-]|(?<=[\w.-])=(?!=)|(?<=[\w~^])[~^](?![A-Za-z_/]))"
 """The characters of a word without quotes. bash, dash and zsh expand none of these."""
 
-_NAME: Final = r"(?!-)(?:[\w.@+/-]|(?<=[\w~^])[~^])+"
-_PLACEHOLDERS: Final = {
+_NAME: Final = r"(?![-+])(?:[\w.@+/-]|(?<=[\w~^])[~^])+"
+PLACEHOLDERS: Final = {
     "<path>": (_PATH := "(?!-)[^*?:=\0-\x1f\x7f]+"),
     "<file>": _PATH,
     "<glob>": "(?!-)[^\0-\x1f\x7f]+",
@@ -35,7 +35,7 @@ _PIECE: Final = re.compile(rf"(<[^<>]*>)|\{{([A-Za-z0-9]+)\}}|({PLAIN}+)", re.AS
 _ITEM: Final = re.compile(r"\s*(?:\[([^\[\]]*)\]|([^\s\[\]]+))(?=\s|\Z)")
 _MOST: Final = 256  # The maximum number of shapes that alternatives expand to.
 # Programs and words of shells that start what their arguments name, or change how a line is read.
-_RUNNERS: Final = """
+RUNNERS: Final = """
 - . alias bash builtin busybox case chdir chroot command coproc csh dash do doas done elif else enable end entr env esac
 eval exec export fi fish flock for foreach function gdb hash if in ionice ksh ltrace nice nocorrect noglob nohup nsenter
 parallel popd pushd pwsh repeat script select set setsid sh shopt source ssh stdbuf strace su sudo tcsh then time
@@ -170,9 +170,9 @@ def _word(text: str) -> _Word:
     for choice in text.split("|"):
         at, pattern = 0, ""
         while match := _PIECE.match(choice, at):
-            known = _PLACEHOLDERS.get(match[1] or "")
+            known = PLACEHOLDERS.get(match[1] or "")
             if match[1] and known is None:
-                raise FieldError(f"has the unknown placeholder `{match[1]}`", nearest(match[1], _PLACEHOLDERS))
+                raise FieldError(f"has the unknown placeholder `{match[1]}`", nearest(match[1], PLACEHOLDERS))
             # After other letters of the word, a text may begin with `-`.
             known = r"[\s\S]+" if at and match[1] == "<text>" else known
             pattern += f"({known})" if known else f"[{match[2]}]+" if match[2] else re.escape(match[3])
@@ -205,7 +205,7 @@ def _check(program: str, operands: Sequence[_Word], options: Sequence[_Option]) 
         runs = next((text for text in [*before, *texts[:1]] if re.match("-[cC]|--exec-path|<", text)), None)
     is_module = name.startswith("python") and texts[:1] == ["-m"] and not any(word.kinds for word in operands[1:2])
     is_module = is_module and all(option.after > 1 for option in options)
-    if name in _RUNNERS.split() or runs or (_INTERPRETERS.fullmatch(name) and kinds & _FREE and not is_module):
+    if name in RUNNERS.split() or runs or (_INTERPRETERS.fullmatch(name) and kinds & _FREE and not is_module):
         raise FieldError(
             f"has `{runs or program}`, which runs what its arguments name, or changes how a shell reads the line",
             "remove it, and approve each such command",

@@ -175,7 +175,7 @@ async def test_pinning_server_tools_on_a_full_disk_leaves_no_partial_files(tmp_p
     settings = world.write()
     pins, _ = await survey(settings)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (512, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256, hard))
     try:
         with pytest.raises(OSError, match="too large"):
             install(settings, pins)

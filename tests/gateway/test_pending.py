@@ -23,7 +23,7 @@ def held(approval: Approval, how: str) -> str:
     """Return the text that tells a client about a pending approval."""
     return (
         f"STEP_UP (approvals.required): approval {approval.id} of {approval.tool} is pending. Until "
-        f"{approval.expires_at} it can be granted {how}, by 1 of: the person at this client. Then make exactly the "
+        f"{approval.expires_at}, the person at this client can grant it {how}. Then make exactly the "
         "same call again."
     )
 
@@ -78,7 +78,7 @@ async def test_client_without_extensions_gets_instructions_as_text(tmp_path: Pat
         first, again = [shown(await client.call_tool("echo", {"text": "hi"})) for _ in range(2)]
         (approval,) = desk.all()
         line = f"PDP_PROJECT={tmp_path}/pdp.yaml pdp approvals grant {approval.id} --session {tmp_path}/approver.yaml"
-        assert first == again == (True, [held(approval, f"by `{line}` in their own terminal")])
+        assert first == again == (True, [held(approval, f"with `{line}` in their own terminal")])
         desk.grant()
         assert shown(await client.call_tool("echo", {"text": "other"}))[0] is True
         assert shown(await client.call_tool("echo", {"text": "hi"})) == (False, ["hi"])

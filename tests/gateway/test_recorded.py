@@ -70,7 +70,7 @@ def command(name: str, folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", SERVERS)
 async def test_gateway_lists_the_tools_of_a_live_server_as_recorded(tmp_path: Path, name: str) -> None:
-    """The variable PDP_MCP_SERVERS contains the path of the folder with the installed servers (see docs/testing.md)."""
+    """The variable PDP_MCP_SERVERS contains the path of the folder with the installed servers (see CONTRIBUTING.md)."""
     world = World(tmp_path)
     world.servers["one"] = {"command": command(name, tmp_path)}
     assert (await world.pin())[1] == []

@@ -76,6 +76,7 @@ MATCHES = [
     ("ls [-{la} --all] [<path>...]", "|-l|-al|a b|a -l b|--all a", "-x|-lx|--al|--all=x|-- a|-"),
     ("head [-n <number> -<number>] <path>", "a|-n 3 a|a -n 3|-5 a", "|-n|-n a|-n x a|a b|-n -3 a|-n3 a"),
     ("a <name> [x y] z", "b z|b x y z", "z|b x z|b y z|b x y|b x y z z"),
+    ("git push [-u] [<name> <name>]", "push|push origin main|push -u origin main", "push -f|push origin +main"),
     ("a [<path>... ] [-- <path>...]", "|b|b c|-- b|b -- c d", "--|b -- -c|-b"),
     ("git [--no-pager] log [-s]", "log|--no-pager log|log -s|log --no-pager", "-s log|--no-pager|log x"),
     ("a -m <text> [-m <text>]", "-m b|-m b -m c|-m ''", "|-m|b|-m b c|-m -x"),

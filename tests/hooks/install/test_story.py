@@ -1,65 +1,89 @@
-"""The steps in docs/hooks.md work: install the hook, hold a call, grant it, run it once, and uninstall the hook."""
+"""The tutorial docs/tutorials/coding-agent.md works as printed, with Claude Code and a new home folder."""
 
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.pages.test_snippets import fences
+from tests.end_to_end.pages.test_snippets import Page, fences
+from tests.support import ROOT
 from tests.support.claude_code import ToolResult, ToolUse, claude_program, run_claude
 from tests.support.hooks.machine import Machine
 
 pytestmark = pytest.mark.process
 
-
-INSTALL, GRANT, UNINSTALL = (
-    fence.text for fence in fences("docs/hooks.md") if fence.info == "not run: changes settings of yours"
-)
-"""The commands on the page docs/hooks.md. Each runs in a separate shell."""
+TUTORIAL = "docs/tutorials/coding-agent.md"
+ONLY_HERE = "not run: changes settings of yours"
+"""The comment of commands that run only in this test, because the home folder is not a user's."""
 
 
 @pytest.fixture(autouse=True)
 def programs(machine: Machine) -> None:
+    """Add Claude Code, and a `pdp` that agrees to the changes that it shows."""
     (machine.folder / "bin/claude").unlink()
     (machine.folder / "bin/claude").symlink_to(claude_program())
-    machine.program("pdp", f'exec {sys.executable} -m pdp "$@"')
+    agree = 'case "$1 $2 $4" in "hook install " | "hook uninstall ") set -- "$@" --yes ;; esac'
+    machine.program("pdp", f'{agree}\nexec {sys.executable} -m pdp "$@"')
 
 
-def test_documented_hook_installation_works_with_claude_code(machine: Machine) -> None:
+class Tutorial(Page):
+    """The tutorial on a machine of a user."""
+
+    def __init__(self, machine: Machine, opa: Path) -> None:
+        (machine.folder / "page").mkdir()
+        super().__init__(TUTORIAL, machine.folder / "page/work", opa)
+        path = f"{machine.folder / 'bin'}:{self.environment['PATH']}"
+        self.environment |= {"HOME": str(machine.home), "PATH": path}
+        self.environment.pop("PDP_AUDIT_KEY", None)  # The hook has none.
+
+    def run(self, step: int) -> None:
+        """Run the fences of a numbered step."""
+        text = (ROOT / TUTORIAL).read_text()
+        first, last = (text.partition(f"\n## {number}. ")[0].count("\n") for number in (step, step + 1))
+        for fence in fences(TUTORIAL):
+            if first < fence.line <= last:
+                self.take(fence._replace(comment=fence.comment.removeprefix(ONLY_HERE)))
+
+
+def test_coding_agent_tutorial_works_with_claude_code(machine: Machine, opa: Path) -> None:
     machine.settings.parent.mkdir()
     machine.settings.write_bytes(b'{"model":"opus", "permissions": {"allow": []}}')
     machine.settings.chmod(0o640)
     before = machine.files()
+    (machine.home / ".pdp").mkdir()
+    tutorial, practice = Tutorial(machine, opa), machine.home / "practice"
+    rows = re.findall(r"^\| `Run in the shell: (.+)` \| (\w+)", (ROOT / TUTORIAL).read_text(), re.MULTILINE)
+    calls = {outcome: [ToolUse("Bash", {"command": command})] for command, outcome in rows}
 
-    installed = machine.run(INSTALL, stdin="y\n")
-    assert (installed.code, installed.out.splitlines()[-1]) == (0, "claude-code: guarded"), installed
+    for step in (1, 2, 3):
+        tutorial.run(step)
+
     assert json.loads(machine.settings.read_text())["hooks"]["PreToolUse"][0]["hooks"][0]["onFailure"] == "block"
-    write = ToolUse("Bash", {"command": "echo once >> log"})
 
     def granted(told: list[ToolResult]) -> list[ToolUse]:
         """Grant the call in another terminal, and let the agent repeat the call."""
-        assert not (machine.work / "log").exists()
-        approval = re.fullmatch(r"run_command: echo once >> log\. If .* grant (\w+) --session .* again\.", told[0].text)
-        assert approval, told
-        grant = machine.run(GRANT.replace(" ID ", f" {approval[1]} "))
-        assert (grant.code, grant.out.split()[0], f"granted  {approval[1]}" in grant.out) == (0, approval[1], True), (
-            grant
+        assert not (practice / "log").exists()
+        approval = re.fullmatch(
+            r"run_command: echo once >> log\. If .* run `(.+ grant \w+ --session .+)` in .*", told[1].text
         )
-        return [write]
+        assert approval, told
+        assert machine.run(approval[1]).code == 0
+        return calls["waits"]
 
-    run = run_claude(machine.home, machine.work, [[write], granted, [write]])
-    assert [each.is_error for each in run.results] == [True, False, True], run
-    assert (machine.work / "log").read_text() == "once\n"
+    run = run_claude(machine.home, practice, [calls["runs"], calls["waits"], granted, calls["waits"], calls["is"]])
+    assert [each.is_error for each in run.results] == [False, True, False, True, True], run
+    assert (practice / "log").read_text() == "once\n"
 
-    gone = run_claude(
-        machine.home, machine.work, [[ToolUse("Bash", {"command": "pdp hook uninstall claude-code --yes"})]]
-    )
-    assert gone.results[0].is_error
-    assert machine.run(UNINSTALL, stdin="y\n").code == 0
+    for step in (5, 6):
+        tutorial.run(step)
+    machine.end()
+    tutorial.run(7)
+
     after = machine.files()
     assert {name: after[name] for name in before} == before
-    assert run_claude(machine.home, machine.work, [[write]]).results[0].is_error is False
+    assert not practice.exists()
 
 
 @pytest.mark.parametrize(
