@@ -226,7 +226,7 @@ class ServiceApprovals(Generic[Record, Records]):
 
 
 class Endpoints(Generic[Answer, Record, Records]):
-    """The endpoints of the service; docs/service.md describes their bodies and answers.
+    """The endpoints of the service; `GET /openapi.json` describes their bodies and answers.
 
     `sent` is called with each request, and returns the answer or an awaitable of the answer.
     """

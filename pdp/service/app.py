@@ -38,7 +38,7 @@ from pdp.service.telemetry import request_ended, request_span
 _log = logging.getLogger("pdp.service")
 
 _REQUEST_ID: Final = re.compile(rb"[!-~]{1,256}")
-_STATUS: Final = {
+STATUS: Final = {
     "calls.unknown": 404,
     "calls.conflict": 409,
     "approvals.grant_refused": 409,
@@ -152,7 +152,7 @@ async def _answer(request: Request, error: Exception) -> Response:
         _log.error("request failed because a store or engine is unavailable: %s: %s", error.code, error)
         error = HttpError(503, "a store or engine is unavailable", hint="try again", headers={"Retry-After": "1"})
     elif isinstance(error, PdpError) and not isinstance(error, HttpError):
-        status = 400 if isinstance(error, UsageError) else _STATUS.get(error.code)
+        status = 400 if isinstance(error, UsageError) else STATUS.get(error.code)
         error = error if status is None else HttpError(status, error.message, hint=error.hint)
     elif isinstance(error, HTTPException) and not isinstance(error, HttpError):
         allowed = {"Allow": _methods(request)} if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else {}

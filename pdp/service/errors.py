@@ -7,9 +7,10 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 from pdp.errors import PdpError
+from pdp.installed import code_url
 
 Model = TypeVar("Model", bound=BaseModel)
-_CODES: Final = {
+CODES: Final = {
     400: "service.bad_request",
     401: "service.unauthenticated",
     403: "service.forbidden",
@@ -46,12 +47,12 @@ class HttpError(PdpError, HTTPException):
     ) -> None:
         HTTPException.__init__(self, status, message, headers or {})
         self.status, self.message, self.hint = status, message, hint
-        self.error_code = code or _CODES.get(status, "service.bad_request")
+        self.error_code = code or CODES.get(status, "service.bad_request")
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON body of the error answer."""
         hint = {} if self.hint is None else {"hint": self.hint}
-        return {"error": {"code": self.error_code, "message": self.message, **hint}}
+        return {"error": {"code": self.error_code, "message": self.message, **hint, "link": code_url(self.error_code)}}
 
 
 def read_model(model: type[Model], value: Any, place: str = "") -> Model:

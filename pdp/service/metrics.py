@@ -25,21 +25,21 @@ from pdp.service.telemetry import WORKERS_FOLDER, workers
 _log = logging.getLogger("pdp.service")
 _EXPIRING_SECONDS: Final = 14 * 86_400
 _KEYS_SECONDS: Final = 300
-_STATES: Final = {
+STATES: Final = {
     "pdp_engine_up": ("Whether the engine decides", ("tenant", "engine")),
     "pdp_opa_info": ("The version of the OPA that decides", ("tenant", "version")),
     "pdp_bundle_info": ("The bundle that decides", ("tenant", "revision", "release")),
     "pdp_bundle_age_seconds": ("Time since this process first decided with the bundle", ("tenant",)),
     "pdp_store_up": ("Whether the store can be read and written", ("tenant",)),
-    "pdp_approvals_pending": ("Pending approvals by age", ("tenant", "age")),
-    "pdp_approvals_oldest_seconds": ("Age of the oldest pending approval", ("tenant",)),
+    "pdp_approvals_pending": ("Pending approvals by age: up to 5m, 1h, 1d, or older", ("tenant", "age")),
+    "pdp_approvals_oldest_seconds": ("Age of the oldest pending approval, 0 without one", ("tenant",)),
     "pdp_grants_active": ("Lasting grants that have not ended", ("tenant",)),
     "pdp_budgets_unknown": ("Amounts of limits that calls with an unknown outcome hold", ("tenant",)),
-    "pdp_keys_unknown": ("Idempotency keys whose outcome is unknown", ("tenant",)),
+    "pdp_keys_unknown": ("Calls whose outcome is unknown; counted every five minutes", ("tenant",)),
     "pdp_webhook_queue": ("Approval events that wait for the webhook", ("tenant", "webhook")),
     "pdp_tokens_expiring": ("Tokens that expire within 14 days", ("tenant",)),
     "pdp_oidc_up": ("Whether the keys of the OpenID Connect provider are current", ("issuer",)),
-    "pdp_tls_certificate_expiry_timestamp_seconds": ("End of the TLS certificate", ()),
+    "pdp_tls_certificate_expiry_timestamp_seconds": ("Time when the loaded TLS certificate expires", ()),
     "pdp_build_info": ("The version of tool-pdp", ("version",)),
 }
 _Sample = tuple[str, tuple[str, ...], float]
@@ -98,7 +98,7 @@ class _Visible(Collector):
         if WORKERS_FOLDER in os.environ:
             registry = CollectorRegistry()
             multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        families = {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in _STATES.items()}
+        families = {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in STATES.items()}
         for name, labels, value in self.samples:
             families[name].add_metric(labels, value)
         for metric in (*registry.collect(), *families.values()):

@@ -49,8 +49,8 @@ async def propose(request: Request) -> Response:
     `/v1/proposals/{call_id}/result`. If an answer was lost, send the request again: until the call has ended, the same
     `id` and body get the same answer. A different body with the `id` of a call that has begun gets status 409.
 
-    Run the tool only if `begun` is true, whatever the verdict. If a call with the same idempotency key may be running
-    or have an effect, the answer is 409 `idempotency.in_flight` or `idempotency.unknown`.
+    Run the tool only if `begun` is true, even if the verdict is ALLOW. If a call with the same idempotency key may be
+    running or have an effect, the answer is 409 `idempotency.in_flight` or `idempotency.unknown`.
     """
     who = await caller(request, Scope.PROPOSE)
     body = await read_object(request)

@@ -213,7 +213,7 @@ async def _ask(settings: ServiceSettings, tenants: dict[str, Tenant], faults: di
                 if state["status"] != "ready":
                     raise EngineError(
                         f"tenant {name}: {state['code']}: {state['why']}",
-                        hint="docs/monitoring.md: PdpEngineDown, PdpStoreDown",
+                        hint=f"for the remedy, run: pdp explain {state['code']}",
                     )
     for oidc in settings.oidc:
         with _noted(faults):

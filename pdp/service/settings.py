@@ -255,7 +255,7 @@ def read_settings(file: Path | None, options: dict[str, Any], *, variables: bool
             if file is None or origin is not None:
                 name = f"setting {'.'.join(map(str, fault['loc']))} ({origin})" if origin else "settings"
                 why = "unknown" if fault["type"] == "extra_forbidden" else fault["msg"].removeprefix("Value error, ")
-                raise UsageError(f"{name}: {why}", hint="docs/service.md describes the settings") from None
+                raise UsageError(f"{name}: {why}", hint="see: pdp schema service") from None
         faults = [
             replace(fault, message=_masked(fault.message)) for fault in faults_of(error, document, ServiceSettings)
         ]

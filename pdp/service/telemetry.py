@@ -28,16 +28,24 @@ WORKERS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-_requests = Counter("pdp_http_requests", "Finished requests", ("route", "status"))
-_seconds = Histogram("pdp_http_request_seconds", "Duration of requests, including waits", ("route",))
-_decisions = Counter("pdp_decisions", "Decisions", ("tenant", "verdict", "tool", "concern"))
+_requests = Counter("pdp_http_requests", "Answered requests", ("route", "status"))
+_seconds = Histogram("pdp_http_request_seconds", "Duration of requests, including waits for approvals", ("route",))
+_decisions = Counter(
+    "pdp_decisions",
+    "Decisions; the concern is the first code up to the dot, or none",
+    ("tenant", "verdict", "tool", "concern"),
+)
 _engine_seconds = Histogram("pdp_decision_seconds", "Duration of the engine's decisions", ("tenant",), buckets=_SECONDS)
-_store_seconds = Histogram("pdp_store_seconds", "Duration of transactions", ("tenant", "store"), buckets=_SECONDS)
-audit_failures = Counter("pdp_audit_write_failures", "Failed writes to the audit stream", ("tenant",))
+_store_seconds = Histogram(
+    "pdp_store_seconds", "Duration of database transactions", ("tenant", "store"), buckets=_SECONDS
+)
+audit_failures = Counter("pdp_audit_write_failures", "Failed transactions of the audit stream", ("tenant",))
 _refusals = Counter("pdp_token_refusals", "Refused tokens by reason", ("reason",))
-webhook_failures = Counter("pdp_webhook_failures", "Failed attempts to send a message", ("tenant", "webhook"))
+webhook_failures = Counter("pdp_webhook_failures", "Failed attempts to send a webhook message", ("tenant", "webhook"))
 sweep_failures = Counter("pdp_sweep_failures", "Failed sweeps", ("tenant",))
-swept = Gauge("pdp_sweep_last_success_timestamp_seconds", "End of the last sweep", ("tenant",), multiprocess_mode="max")
+swept = Gauge(
+    "pdp_sweep_last_success_timestamp_seconds", "Time when the last sweep ended", ("tenant",), multiprocess_mode="max"
+)
 workers = Gauge("pdp_workers", "Running worker processes", multiprocess_mode="livesum")
 RESTARTS: Final = ("pdp_worker_restarts", "Workers that the supervisor has replaced")
 _ = Counter(*RESTARTS)  # It starts at zero. Only the supervisor counts, in a file of the workers' folder.

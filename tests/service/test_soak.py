@@ -13,7 +13,7 @@ from tests.support.command_line import environment
 @pytest.mark.opa
 def test_no_call_is_lost_or_repeated_when_processes_are_killed() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "scripts.soak", "--seconds", "10"],
+        [sys.executable, "-m", "scripts.soak", "--seconds", "7"],
         capture_output=True, text=True, check=False, cwd=ROOT, env=environment(), timeout=600,
     )  # fmt: skip
 

@@ -32,7 +32,7 @@ SCOPES: Final = (Scope.APPROVE, Scope.PROPOSE)
 """Reading approvals requires a token with one of these scopes."""
 
 _LONGEST_PAUSE: Final = 5.0
-_STATUS: Final = {
+STATUS: Final = {
     Refusal.UNKNOWN: 404,
     Refusal.NO_SUBJECT: 403,
     Refusal.AGENT: 403,
@@ -155,4 +155,4 @@ async def _step(who: Caller, approval_id: str, step: Callable[[dict[str, Any]], 
 
 def refused(error: ApprovalRefusedError) -> HttpError:
     """Return the HTTP error for a grant, denial or withdrawal that the approval rules forbid."""
-    return HttpError(_STATUS.get(error.reason, 409), error.message, code=f"approvals.{error.reason}")
+    return HttpError(STATUS.get(error.reason, 409), error.message, code=error.error_code)

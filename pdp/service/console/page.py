@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from pdp.client.client import is_this_machine
 from pdp.manifest.fields import duration_seconds
 from pdp.service.console.texts import text
-from pdp.service.console.visible import ago, duration, json_text, left, shown_text, with_marks
+from pdp.service.console.visible import ago, code_page, duration, json_text, left, shown_text, with_marks
 from pdp.service.errors import HttpError
 from pdp.service.requests import read_body
 from pdp.service.security.principal import BrowserSession, Principal, Scope
@@ -234,6 +234,7 @@ _ENVIRONMENT.globals["t"] = shown_text
 _ENVIRONMENT.filters |= {
     "visible": with_marks,
     "ago": ago,
+    "page": code_page,
     "left": left,
     "json": json_text,
     "duration": duration,

@@ -2,13 +2,16 @@
 
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final
 
 from markupsafe import Markup, escape
 
 from pdp.approvals.sentence import in_largest_unit
+from pdp.installed import code_url
 from pdp.json import canonical
+from pdp.opa.modules import baseline_policies_path
 from pdp.service.console.texts import TEXTS, text
 
 _LONGEST: Final = 4_000
@@ -69,3 +72,13 @@ def duration(seconds: float) -> str:
     """Return a duration in its largest unit, such as `41 min`."""
     number, unit = in_largest_unit(seconds)
     return text(f"time.{unit}", n=number)
+
+
+@lru_cache(maxsize=256)
+def code_page(code: str) -> str | None:
+    """Return the URL of the page about a code, or None for a code of the tenant's own concerns."""
+    from pdp.opa.admission import RESERVED  # noqa: PLC0415 - the service starts without it
+
+    name, _, finding = code.partition(".")
+    is_known = not finding or name in RESERVED or (baseline_policies_path() / "authz" / "concerns" / name).is_dir()
+    return code_url(code) if is_known else None

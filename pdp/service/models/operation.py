@@ -59,7 +59,7 @@ class AuditQuery(Body):
 
 
 class Event(BaseModel):
-    """An audit event. docs/audit.md describes all fields; fields that do not apply to the event are null."""
+    """An audit event. Fields that do not apply to the event are null."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -110,11 +110,15 @@ class ManifestAnswer(Body):
 
 
 class Problem(Body):
-    """The reason why a request failed. Programs can rely on `code`, but not on `message`; `hint` says what to do."""
+    """The reason why a request failed. Programs can rely on `code`, but not on `message`; `hint` says what to do.
+
+    `link` is the URL of the page about the code.
+    """
 
     code: str
     message: str
     hint: str | None = None
+    link: str
 
 
 class ErrorAnswer(Body):

@@ -32,7 +32,7 @@ _KEYS_LAST_SECONDS: Final = 24 * 3600  # If the provider does not answer, old ke
 _PAUSE_SECONDS: Final = 30  # The minimum number of seconds between two fetches, even if tokens name unknown keys.
 _PAUSE_AFTER_FAILURE_SECONDS: Final = 5
 _HEADER: Final = frozenset(("alg", "kid", "typ", "x5t", "x5t#S256"))
-_TYPES: Final = ("at+jwt", "application/at+jwt", "jwt")
+_TYPES: Final = ("at+jwt", "application/at+jwt", "jwt", "")  # Okta leaves the type out.
 _ID_TOKEN_TYPES: Final = ("jwt", "")  # The type of an ID token may be absent.
 _SHOWN: Final = re.compile(r"[\w.:/+=-]{1,64}", re.ASCII)  # The log shows no other values of a token's header.
 _REASONS: Final = {"aud": "wrong_audience", "exp": "expired", "iat": "clock", "nbf": "clock"}

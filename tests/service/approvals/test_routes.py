@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from pdp.installed import code_url
 from pdp.stores.approvals import Approval
 from tests.support.payments import session, wire
 from tests.support.postgres import DATABASES
@@ -136,9 +137,9 @@ async def test_requester_sees_only_own_approvals(tmp_path: Path) -> None:
             method = "POST" if step else "GET"
             answer = await client.request(method, f"/v1/approvals/{own.id}{step}")
             assert error(answer) == (404, "approvals.unknown")
-            assert answer.json() == {
-                "error": {"code": "approvals.unknown", "message": f"approval {own.id}: no approval has that id"}
-            }
+            message = f"approval {own.id}: no approval has that id"
+            link = code_url("approvals.unknown")
+            assert answer.json() == {"error": {"code": "approvals.unknown", "message": message, "link": link}}
 
 
 @pytest.mark.parametrize("database", DATABASES)

@@ -9,12 +9,15 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from prometheus_client import Metric
 from sqlalchemy import make_url
+from typer.main import get_command
 
+from pdp.cli.app import app
 from tests.service.approvals.test_webhooks import SECRET
 from tests.service.faults.test_reuse import proposed
 from tests.service.faults.test_storage import REQUEST
@@ -38,7 +41,6 @@ from tests.support.servers.opa import free_port
 from tests.support.service import RunningService, running_service, service
 
 BOARD = ROOT / "deploy/grafana/board.json"
-PAGE = (ROOT / "docs/monitoring.md").read_text(encoding="utf-8")
 PROVIDER = "http://127.0.0.1:1/realm"
 STATIC = {"PdpCertificateExpiring", "PdpOidcDown", "PdpKeysUnknown", "PdpTokensExpiring"}
 WAITING = {*STATIC, "PdpApprovalWaits"}
@@ -72,7 +74,7 @@ def test_each_fault_of_a_service_fires_its_alert(tmp_path: Path) -> None:
             running.process.send_signal(signal.SIGTERM)
             assert ended(running) == 0
             check_alerts(tmp_path, [healthy, scrape(client)], WAITING, {"PdpDown"})
-    check_pages(tmp_path, healthy.families)
+    check_names(tmp_path, healthy.families)
 
 
 class Watched:
@@ -197,8 +199,8 @@ def stopped(*processes: int) -> Iterator[None]:
             os.kill(process, signal.SIGCONT)
 
 
-def check_pages(folder: Path, families: Mapping[str, Metric]) -> None:
-    """Check that board, rules and documentation are about the metrics of a service."""
+def check_names(folder: Path, families: Mapping[str, Metric]) -> None:
+    """Check that the board and the rules name metrics and labels of a service."""
     labels: dict[str, set[str]] = {}
     for family in families.values():
         for sample in family.samples:
@@ -218,14 +220,25 @@ def check_pages(folder: Path, families: Mapping[str, Metric]) -> None:
     ]
     promtool("check", "rules", written(folder / "board.json", {"groups": [{"name": "board", "rules": rules}]}), RULES)
 
-    rows = re.findall(r"^\| `(pdp_\w+)` \|([^|]*)\|", PAGE, re.MULTILINE)
-    assert {name: {*re.findall(r"`(\w+)`", columns)} for name, columns in rows} == {
-        name + "_total" * (family.type == "counter"): {
-            label for sample in family.samples for label in sample.labels if label != "le"
-        }
-        for name, family in families.items()
-    }  # fmt: skip
-    assert {*re.findall(r"^### (\w+)$", PAGE, re.MULTILINE)} == ALERTS.keys()
+
+def options(usage: str) -> set[str]:
+    """Return the options that the command in a usage line has."""
+    command: Any = get_command(app)
+    for word in usage.split()[1:]:
+        if not hasattr(command, "list_commands"):
+            break
+        command = command.get_command(None, word)
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+
+
+def test_each_alert_has_its_steps_and_their_commands_exist() -> None:
     for name, rule in ALERTS.items():
-        assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
-        assert rule["annotations"]["runbook_url"].endswith(f"/docs/monitoring.md#{name.lower()}")
+        annotations = rule["annotations"]
+        assert annotations.keys() == {"summary", "description", "steps", "runbook_url"}
+        assert annotations["runbook_url"].endswith(f"/reference/alerts/#{name.lower()}")
+        assert all(line.startswith(("- ", "  ")) for line in annotations["steps"].splitlines())
+    steps = "".join(rule["annotations"]["steps"] for rule in ALERTS.values())
+    usages = re.findall(r"(?<=[`=) ])pdp [a-z][^`]*", steps)
+    unknown = {usage: set(re.findall(r" (--?[a-z][a-z-]*)", usage)) - options(usage) for usage in usages}
+    assert {usage: names for usage, names in unknown.items() if names} == {}
+    assert len(usages) > 10

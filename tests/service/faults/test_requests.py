@@ -199,5 +199,6 @@ def code(answer: httpx.Response) -> Any:
     if isinstance(body, str):
         return "a text"
     assert set(body) == {"error"}
-    assert set(body["error"]) in ({"code", "message"}, {"code", "message", "hint"})
+    assert set(body["error"]) - {"hint"} == {"code", "message", "link"}
+    assert body["error"]["link"].endswith(f"/reference/codes/{body['error']['code']}/")
     return body["error"]["code"]

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from joserfc.jwk import OctKey, RSAKey
 
 from pdp.gateway.principal import Verifier
@@ -21,6 +22,7 @@ from pdp.service.security import oidc
 from pdp.service.security.oidc import OidcAuthenticator
 from pdp.service.security.principal import Principal, Scope
 from pdp.service.settings import OidcSettings, ServiceSettings
+from tests.support import ROOT
 from tests.support.servers.identity_provider import FIRST, KEYS, NOW, SECOND, Provider, identity_provider
 from tests.support.service import service, tenant_on
 
@@ -83,6 +85,35 @@ async def test_token_scopes_are_mapped_by_the_settings(
     assert principal.scopes == scopes
 
 
+MAPPED: dict[str, dict[str, Any]] = {
+    "Keycloak": {
+        "scope": "openid approvals desk.refund", "realm_access": {"roles": ["desk.lead", "offline_access"]},
+    },
+    "Microsoft Entra ID": {"scope": None, "scp": "Approvals.Decide desk.refund", "roles": ["desk.lead"]},
+    "Okta": {
+        "scope": None, "scp": ["openid", "approvals"], "groups": ["desk.lead"], "tool_scopes": "desk.read desk.refund",
+    },
+    "Auth0": {"scope": "approvals desk.refund", "https://example.com/roles": ["desk.lead"]},
+}  # fmt: skip
+"""Claims of tokens as each provider issues them."""
+
+
+@pytest.mark.parametrize("name", MAPPED)
+async def test_documented_mappings_read_the_claims_of_each_provider(provider: Provider, name: str) -> None:
+    page = (ROOT / "docs/how-to/identity-providers.md").read_text(encoding="utf-8")
+    [entry] = yaml.safe_load(page.split(f"## {name}\n")[1].split("```")[1].removeprefix("yaml"))["oidc"]
+    header = {"typ": None if name == "Okta" else "JWT"}
+    token = provider.token(FIRST, header, **{"aud": entry["audience"], "realm_access": None, **MAPPED[name]})
+    settings = {**entry, "issuer": provider.url, "jwks_url": provider.url + KEYS}
+
+    principal = await OidcAuthenticator(OidcSettings(**settings)).principal(token)
+
+    assert principal is not None
+    assert principal.scopes == {Scope.APPROVE}
+    assert "desk.lead" in principal.claims["roles"]
+    assert "desk.refund" in principal.claims["scope"].split()
+
+
 @pytest.mark.parametrize("algorithm", ["RS256", "PS256", "ES256"])
 async def test_only_configured_algorithms_are_accepted(provider: Provider, algorithm: str) -> None:
     provider.publish(FIRST, SECOND)
@@ -95,7 +126,7 @@ async def test_only_configured_algorithms_are_accepted(provider: Provider, algor
 
 
 HEADERS: list[dict[str, Any]] = [
-    {"alg": "RS512"}, {"kid": None}, {"kid": "other"}, {"kid": 1}, {"typ": None}, {"typ": "dpop+jwt"}, {"typ": "JWE"},
+    {"alg": "RS512"}, {"kid": None}, {"kid": "other"}, {"kid": 1}, {"typ": "dpop+jwt"}, {"typ": "JWE"},
     {"jwk": FIRST.as_dict(private=False)}, {"jku": "https://evil.example/keys"}, {"x5u": "https://evil.example/"},
     {"x5c": ["AAAA"]}, {"crit": ["exp"]}, {"b64": False, "crit": ["b64"]}, {"cty": "JWT"},
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from sqlalchemy import text
 
 from pdp.clock import to_seconds
 from pdp.errors import UsageError
+from pdp.installed import code_url
 from pdp.service.security import tokens as tokens_module
 from pdp.service.security.principal import BrowserSession, Principal, Scope
 from pdp.service.security.tokens import TokenAuthenticator, first_token, issue_token
@@ -175,7 +176,7 @@ async def test_tokens_are_created_listed_and_revoked_over_http(served: ServedApp
         401, 'Bearer error="invalid_token"',
         {"error": {
             "code": "service.unauthenticated", "message": "the token is invalid, expired or revoked",
-            "hint": "send Authorization: Bearer TOKEN",
+            "hint": "send Authorization: Bearer TOKEN", "link": code_url("service.unauthenticated"),
         }},
     )  # fmt: skip
     assert (await admin.get("/v1/tokens")).json()["tokens"][1] == {**answer, "revoked": True, "state": "revoked"}

@@ -30,6 +30,7 @@ TEXTS: Final = {
     "event.nobody": "nobody",
     "event.why": "Why",
     "event.belongs": "What belongs to it",
+    "event.same_code": "all decisions with this code",
     "event.approval": "The approval",
     "event.run": "The run",
     "event.alone": "No other event, approval or run belongs to this event.",
