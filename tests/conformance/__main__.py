@@ -1,8 +1,8 @@
-"""Run the suite on targets and write their rows into docs/enforcement-points.md: python -m tests.conformance [NAME...].
+"""Run the suite on targets and write their rows: python -m tests.conformance [NAME...].
 
-NAME is the first cell of a row, or the name of an adapter whose framework is installed, such as `langchain`. Without
-names, all rows except the rows of adapters are written. `scripts/adapters --table` runs this module in the environment
-of each adapter.
+The rows are in docs/reference/enforcement-points.yaml. NAME is the name of a row, or the name of an adapter whose
+framework is installed, such as `langchain`. Without names, all rows except the rows of adapters are written.
+`scripts/adapters --table` runs this module in the environment of each adapter.
 """
 
 import sys
@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from pdp.testing.conformance.table import row
 from tests.adapters.targets import ADAPTERS, adapter_target, row_of
-from tests.conformance.page import outcome, page_rows, write_page
+from tests.conformance.page import documented_rows, outcome, write_rows
 
 
 def main(names: list[str]) -> str | None:
@@ -27,8 +27,8 @@ def main(names: list[str]) -> str | None:
     for number, (name, target) in enumerate(chosen.items()):
         with TemporaryDirectory() as folder:
             results[name] = row(target, outcome(target, Path(folder, str(number))))
-    kept = {name: cells for name, cells in page_rows().items() if names or "pdp.adapters." in name}
-    write_page(dict(sorted({**kept, **results}.items(), key=lambda each: each[0].partition("pdp.adapters.")[2])))
+    kept = {name: cells for name, cells in documented_rows().items() if names or "pdp.adapters." in name}
+    write_rows(dict(sorted({**kept, **results}.items(), key=lambda each: each[0].partition("pdp.adapters.")[2])))
     failed = [
         f"{name}: {case}: {cell}" for name, row in results.items() for case, cell in row.items() if "fail" in cell
     ]

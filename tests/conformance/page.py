@@ -1,17 +1,19 @@
-"""Runs the suite on targets, and reads and writes the results in the table of docs/enforcement-points.md."""
+"""Runs the suite on targets, and reads and writes the results in docs/reference/enforcement-points.yaml."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import yaml
+
+from pdp.testing.conformance.cases import CASES
 from pdp.testing.conformance.run import run
-from pdp.testing.conformance.table import table
+from pdp.testing.conformance.table import VERSIONS
 from pdp.testing.conformance.target import Target
 from tests.support import ROOT
 
-PAGE: Final = ROOT / "docs/enforcement-points.md"
-_TABLE: Final = re.compile(r"(?<=-->\n)(.*)(?=<!-- end of table -->)", re.DOTALL)
+RESULTS: Final = ROOT / "docs/reference/enforcement-points.yaml"
+_ROWS: Final = "\nrows:\n"
 
 
 def outcome(target: Target, folder: Path) -> dict[str, str]:
@@ -24,25 +26,19 @@ def outcome(target: Target, folder: Path) -> dict[str, str]:
     return cells | run(target, folder / "second", denied)
 
 
-def page_rows() -> dict[str, dict[str, str]]:
-    match = _TABLE.search(PAGE.read_text(encoding="utf-8"))
-    assert match is not None
-    return rows(match[1])
+def documented_rows() -> dict[str, dict[str, str]]:
+    """Return the documented results by target. The file leaves out results that are `pass`."""
+    passed = {VERSIONS: "", **dict.fromkeys(CASES, "pass")}
+    rows = yaml.safe_load(RESULTS.read_text(encoding="utf-8"))["rows"]
+    return {name: {**passed, **cells} for name, cells in rows.items()}
 
 
-def write_page(written: Mapping[str, Mapping[str, str]]) -> None:
-    text = table(written)
-    PAGE.write_text(_TABLE.sub(lambda _: f"\n{text}\n", PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-def rows(text: str) -> dict[str, dict[str, str]]:
-    """Return the rows of a table by target. The number of a footnote is replaced by the text of the footnote."""
-    notes = dict(re.findall(r"^(\d+)\. (.*)$", text, re.MULTILINE))
-    lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    return {
-        name: {
-            column: re.sub(r" \[(\d+)\]$", lambda mark: f": {notes[mark[1]]}", cell)
-            for column, cell in zip(lines[0][1:], cells, strict=True)
-        }
-        for name, *cells in lines[2:]
+def write_rows(rows: Mapping[str, Mapping[str, str]]) -> None:
+    """Replace the rows. Comments and notes above the rows are kept."""
+    others = {
+        name: {column: cell for column, cell in cells.items() if cell not in ("pass", "")}
+        for name, cells in rows.items()
     }
+    text = yaml.safe_dump({"rows": others}, sort_keys=False, allow_unicode=True, width=120)
+    kept, _, _ = RESULTS.read_text(encoding="utf-8").partition(_ROWS)
+    RESULTS.write_text(f"{kept}\n{text}", encoding="utf-8")

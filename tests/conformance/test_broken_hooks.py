@@ -59,7 +59,7 @@ class Rewriting(ClaudeCodeTarget):
 
 
 def test_claude_code_runs_arguments_changed_by_another_hook(tmp_path: Path) -> None:
-    """If another hook changes the arguments, our hook cannot prevent it, as docs/enforcement-points.md warns."""
+    """If another hook changes the arguments, our hook cannot prevent it. The documentation says so."""
     case = "handler registered beside ours"
     result = run(Rewriting(), tmp_path, [case])
     assert result == {case: """fail: UnsafeError("read_note ran with {'note': 'rewritten'}")"""}

@@ -1,11 +1,10 @@
-"""docs/conformance.md is generated from a data file. The quotes, tests and modules in every row of this file exist."""
+"""The quotes, tests and modules in every row of docs/reference/conformance.yaml exist."""
 
 import ast
 import json
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from pydantic import ValidationError
 
 from pdp.documents import read_document
 from pdp.manifest.load import load_manifest
-from scripts.conformance import PAGE, Conformance, Row, SourceDocument, main, page, read
+from scripts.reference.conformance import Conformance, Row, SourceDocument, read
 from tests.support import ROOT
 
 CONFORMANCE = read()
@@ -69,17 +68,6 @@ def quote_fault(row: Row, text: str) -> str | None:
             return f"not in the document from line {row.line} on: {words}"
         at, latest = at + len(words), len(rest)
     return None
-
-
-def test_conformance_page_equals_the_one_generated_from_the_data_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    assert main(["--check"]) == 0
-    assert page(CONFORMANCE) == PAGE.read_text(encoding="utf-8")
-    monkeypatch.setattr("scripts.conformance.PAGE", tmp_path / "page.md")
-    assert main([]) == main(["--check"]) == 0
-    (tmp_path / "page.md").write_text(page(CONFORMANCE).replace("| in full |", "| in part |", 1))
-    assert main(["--check"]) == 1
 
 
 @pytest.mark.parametrize("title", DOCUMENTS)

@@ -1,8 +1,6 @@
-"""Write docs/conformance.md from docs/conformance.yaml. Run it as `scripts/conformance`."""
+"""The page that compares the project with its five documents, from docs/reference/conformance.yaml."""
 
-import argparse
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -10,10 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pdp.documents import faults_of, read_document
 from pdp.errors import FileFaultsError
+from scripts.reference.markdown import ROOT, escaped, page, source, table
 
-ROOT: Final = Path(__file__).resolve().parents[1]
-DATA: Final = ROOT / "docs/conformance.yaml"
-PAGE: Final = ROOT / "docs/conformance.md"
+DATA: Final = ROOT / "docs/reference/conformance.yaml"
 
 
 class _Record(BaseModel):
@@ -65,65 +62,38 @@ def read(path: Path = DATA) -> Conformance:
         raise FileFaultsError(faults_of(error, document, Conformance)) from error
 
 
-def page(conformance: Conformance) -> str:
-    """Return the text of docs/conformance.md."""
+def pages() -> Iterator[tuple[str, str]]:
+    """Yield the file name and the text of the page."""
+    yield "conformance.md", conformance_page(read())
+
+
+def conformance_page(conformance: Conformance) -> str:
+    """Return the page of all documents."""
     counts = [document.counts() for document in conformance.documents]
     names = [f"[{one.title}](#{one.title.lower().replace(' ', '-')})" for one in conformance.documents]
     totals = [sum(numbers) for numbers in zip(*counts, strict=True)]
     summary = [[name, *numbers] for name, numbers in zip([*names, "all"], [*counts, totals], strict=True)]
-    parts = [
+    return page(
+        "Conformance",
         conformance.introduction,
-        _table(("document", "statements", "in full", "in part"), summary),
+        table(("document", "statements", "in full", "in part"), summary),
         *(_section(document) for document in conformance.documents),
         conformance.closing,
-    ]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    )
 
 
 def _section(document: SourceDocument) -> str:
-    head = ("", "the document says", "holds", "condition, or missing part", "proof", "code")
-    return f"## {document.title}\n\n" + _table(head, [_cells(row) for row in document.rows])
+    head = ("", "statement", "holds", "proofs and code")
+    return f"## {document.title}\n\n" + table(head, [_cells(row) for row in document.rows])
 
 
 def _cells(row: Row) -> tuple[object, ...]:
     place = f"{row.section}, line {row.line}" if row.section else f"line {row.line}"
-    quote = row.says.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+    missing = row.missing and f"Missing: {row.missing}"
+    links = [source(proof.partition("::")[0].partition(": ")[0], text=proof) for proof in row.proofs]
     return (
         row.number,
-        "<br>".join(part for part in (f"“{quote}”", f"({place})", row.means) if part),
-        f"in {row.holds}",
-        "<br>".join(part for part in (row.condition, row.missing and f"Missing: {row.missing}") if part),
-        "<br>".join(f"[`{proof}`](../{_file(proof)})" for proof in row.proofs),
-        "<br>".join(f"[`{module}`](../{module})" for module in row.modules),
+        "<br>".join(part for part in (f"“{escaped(row.says)}”", f"({place})", row.means) if part),
+        "<br>".join(part for part in (f"in {row.holds}", row.condition, missing) if part),
+        "<br>".join([*links, *map(source, row.modules)]),
     )
-
-
-def _file(proof: str) -> str:
-    return proof.partition("::")[0].partition(": ")[0]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    lines: list[Sequence[object]] = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Write the page; with `--check`, return 1 if the page differs from the data file."""
-    options = argparse.ArgumentParser(prog="scripts/conformance", description="Writes docs/conformance.md.")
-    options.add_argument("--check", action="store_true", help="change nothing: compare")
-    check = options.parse_args(arguments).check
-    try:
-        text = page(read())
-    except FileFaultsError as error:
-        print(error.message, file=sys.stderr)
-        return 2
-    if not check:
-        PAGE.write_text(text, encoding="utf-8")
-    elif PAGE.read_text(encoding="utf-8") != text:
-        print("docs/conformance.md is not what docs/conformance.yaml gives: run scripts/conformance", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
