@@ -42,5 +42,5 @@ def adapter_target(adapter: str) -> Target:
 
 
 def row_of(adapter: str) -> str:
-    """Return the name of the adapter's row in the table of docs/enforcement-points.md."""
+    """Return the name of the adapter's row in the table of docs/reference/enforcement-points.yaml."""
     return f"{adapter_target(adapter).name}, `pdp.adapters.{adapter}`"

@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from pdp.testing.conformance.table import VERSIONS, row
 from tests.adapters.targets import ADAPTERS, adapter_target, adapters_here, row_of
-from tests.conformance.page import outcome, page_rows
+from tests.conformance.page import documented_rows, outcome
 from tests.support import ROOT
 
 
@@ -22,19 +23,32 @@ def test_adapter_has_the_documented_conformance_results(adapter: str, tmp_path: 
     cells = outcome(adapter_target(adapter), tmp_path)
 
     assert {case: cell for case, cell in cells.items() if cell.startswith("fail")} == {}
-    assert cells == {case: cell for case, cell in page_rows()[row_of(adapter)].items() if case != VERSIONS}
+    assert cells == {case: cell for case, cell in documented_rows()[row_of(adapter)].items() if case != VERSIONS}
 
 
 @pytest.mark.parametrize("adapter", adapters_here())
 def test_documentation_lists_the_tested_framework_versions(adapter: str) -> None:
-    assert row(adapter_target(adapter), {}) == {VERSIONS: page_rows()[row_of(adapter)][VERSIONS]}
+    assert row(adapter_target(adapter), {}) == {VERSIONS: documented_rows()[row_of(adapter)][VERSIONS]}
 
 
 def test_documentation_has_a_row_for_each_adapter() -> None:
     modules = sorted(file.stem for file in (ROOT / "pdp/adapters").glob("*.py") if file.stem != "__init__")
-    named = [name.partition("`pdp.adapters.")[2].removesuffix("`") for name in page_rows()]
+    named = [name.partition("`pdp.adapters.")[2].removesuffix("`") for name in documented_rows()]
 
     assert [name for name in named if name] == modules == sorted(ADAPTERS)
+
+
+def test_guide_lists_each_adapter_with_its_tested_version() -> None:
+    guide = (ROOT / "docs/how-to/use-a-framework.md").read_text(encoding="utf-8")
+    lines = dict(re.findall(r"\[`(\w+)`\](.*)", guide))
+    versions = {
+        name.partition("`pdp.adapters.")[2].removesuffix("`"): re.findall(r" (\d[\d.]*)", row[VERSIONS])
+        for name, row in documented_rows().items()
+        if "pdp.adapters." in name
+    }
+
+    assert [name for name, numbers in versions.items() if numbers[0] not in lines[name]] == []
+    assert lines.keys() == versions.keys()
 
 
 @pytest.mark.process

@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pictures(request: pytest.FixtureRequest) -> Path | None:
     """Return the folder to which the test writes pictures, if there is one."""
     folder: Path | None = request.config.getoption("pictures", default=None)
-    return folder
+    return folder and request.config.invocation_params.dir / folder
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,30 +1,44 @@
 """The snippets in README and docs/ work: commands and Python code run, and files are loaded.
 
-The fences of a page are processed in order in one folder. The first line of a fence selects what happens:
+The line "**Folder:** ..." of a page names the folder in which its snippets run, in order:
 
-```sh                    the commands run; each succeeds, or ends with the `exit code N` of its comment
+a clone of the repository    has examples/, policies/, bundles/ and deploy/
+a project                    was created by `pdp init desk`, and `cd desk`
+an empty folder
+
+The first line of a fence selects what happens:
+
+```sh                    the commands run; each succeeds, or ends with the `exit code N` of its comment.
+                         Later fences have the variables that it exports
 ```console               `$ COMMAND` runs and prints the output; `...` matches any text
-```python                runs; all Python snippets of the page together print the expected output
+```python                runs; a following ```text title="Output" has the expected output
 ```yaml, json, rego      is loaded as a part of the file to which the snippet belongs
-```LANGUAGE NAME.EXT     is saved as that file for later fences
-```LANGUAGE not run: REASON
-```text                  is not processed
+```LANGUAGE title="FILE" is saved as that file for later fences
+```text, mermaid         is not processed
+
+A comment in the line before a fence changes this:
+
+<!-- not run: REASON -->         for the reasons in NOT_RUN
+<!-- until URL answers -->       the commands run in the background until the test ends
 """
 
 import json
 import os
 import re
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import pytest
-import typer.main
 import yaml
 
-from pdp.cli.app import app
 from pdp.documents import read_record
 from pdp.engine.data import read_data
 from pdp.hooks import starter
@@ -35,116 +49,36 @@ from pdp.project.file import read_project
 from pdp.workbench.gate.gate import read_explanations
 from pdp.workbench.mutation.equivalents import read_equivalents
 from pdp.workbench.scenarios.files.suite import load_suite
-from tests.end_to_end.pages.test_policy_change_page import commands, printed
 from tests.support import PATIENCE, ROOT
 from tests.support.command_line import environment, opa_for_custom_tests, pdp, written
-from tests.support.payments import REMEDY
-
-TRANSCRIPT = "docs/policy-change.md"
-"""This page is one long sequence of commands, so test_policy_change_page.py tests it."""
 
 PAGES = sorted(
     str(page.relative_to(ROOT))
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.md"))
-    if "```" in page.read_text(encoding="utf-8")
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*/*.md"), *(ROOT / "deploy").rglob("*.md"))
+    if "```" in page.read_text(encoding="utf-8") and page.parent.name != "adr"
 )
 
-PRINTS = {
-    "docs/runs.md": """\
-ALLOW
-ALLOW
-STEP_UP flow.target_untrusted flow.value_untrusted
-/amount ['untrusted'] /recipient ['untrusted']
-""",
-    "README.md": f"""\
-{{'role': 'tool', 'tool_call_id': 'call_1', 'content': '20000 sent to bene-acme-441'}}
-POLICY_VIOLATION: STEP_UP: limits.exceeded: The amount is above what the subject may do without approval. {REMEDY}
-""",
-    "docs/application.md": f"""\
-20000 sent to bene-acme-441
-POLICY_VIOLATION: STEP_UP: limits.exceeded: The amount is above what the subject may do without approval. {REMEDY}
-{{'wires.send': True}}
-{{'type': 'tool_result', 'tool_use_id': 'toolu_1', 'content': '{{"links":["ev-1"]}}', 'is_error': False}}
-{{'error': 'INVALID_PAYLOAD: arguments.evidence_ids: "ev-1" is not of type "array"'}}
-47500 sent
-False 47500 sent
-STEP_UP
-transformed deep: metformin and contrast media
-LONG_QUERIES_GO_DEEP: Queries of more than 20 characters are searched deep (corrected: deep)
-{{'retrieve_evidence': 'ALLOW'}}
-False ('planning.missing',)
-step 2: pruned: NO_DUPLICATE_IDENTICAL_CALLS: No duplicate (query, web_search) combinations within plan
-True 2
-4750 {{'ecb': 'monday'}}
-5000 {{'ecb': 'tuesday'}}
-4750 {{'ecb': 'monday'}}
-ALLOW True ('effects.gate_satisfied', 'risk.acceptable') {{'sent': 20000}}
-ALLOW False ('effects.gate_satisfied', 'risk.acceptable') {{'sent': 20000}}
-DENY False ('idempotency.conflict',) None
-The source is ["https://evidence.example/ev-1"]
-{{'links': 1}}
-""",
-    "docs/approvals.md": """\
-STEP_UP ('limits.exceeded',) pending ('payments.approver',)
-requester
-granted
-ALLOW 47500 sent to bene-acme-441 consumed
-ALLOW False 47500 sent to bene-acme-441
-""",
-    "docs/bundles.md": "current 1\n",
-    "docs/contracts.md": "['count_words', 'refund_order', 'reply_to_customer', 'search_tickets']\nALLOW 2\n",
-    "docs/execution.md": "argument count: must be 1 to 10, not 11\n['T-1042']\n",
-    "docs/grants.md": "one to bob\ntwo to bob\nSTEP_UP\nSTEP_UP\n",
-    "docs/policies.md": "to desk: initiate_wire\n",
-    "docs/project.md": """\
-20000 sent to bene-acme-441
-sidecar ['initiate_wire', 'lookup_beneficiary', 'validate_payment']
-None ('wires.send',)
-unknown key `scopse`
-('wires.send',)
-ALLOW
-1
-""",
-    "docs/replay.md": "('sanctions.not_clear',)\n",
-    "docs/shadow.md": "1 0\n",
-}
-"""The output of all Python snippets of a page. The snippets of other pages print nothing."""
-
 NOT_RUN = {
-    ("deploy/github/README.md", "for a runner of GitHub"),
-    ("README.md", "installs packages"),
-    ("README.md", "installs packages, runs all tests"),
-    # tests/adapters runs these snippets, because they need the frameworks.
-    ("docs/adapters.md", "needs its framework"),
-    ("docs/bundles.md", "asks a server"),
-    ("docs/console.md", "asks a server"),
-    ("docs/bundles.md", "nginx is not installed"),
-    ("docs/chat.md", "needs the store of a service"),
-    ("docs/monitoring.md", "needs the store of a service"),
-    ("docs/logs.md", "needs an OTLP collector"),
-    ("docs/logs.md", "needs the events of a service"),
-    ("docs/console.md", "needs the store of a service"),
-    ("docs/console.md", "opens a browser"),
-    ("docs/deploy.md", "installs a service"),
-    ("docs/deploy.md", "installs packages"),
-    ("docs/deploy.md", "needs Docker"),
-    ("docs/deploy.md", "needs Kubernetes"),
-    ("docs/deploy.md", "needs the store of a service"),
-    ("docs/gateway.md", "needs an MCP server"),
-    ("docs/hooks.md", "changes settings of yours"),  # tests/hooks/install/test_story.py runs these snippets.
-    ("docs/hooks.md", "installs packages"),
-    ("docs/hooks.md", "needs the policy in your home folder"),
-    ("docs/operations.md", "asks a server"),
-    ("docs/operations.md", "needs Docker"),
-    ("docs/service.md", "asks a server"),
-    ("docs/testing.md", "installs packages"),
-    ("docs/testing.md", "it needs Chromium"),
-    ("docs/testing.md", "it takes minutes"),
-    ("docs/testing.md", "resolves packages"),
-    ("docs/service.md", "needs the store of a service"),
-    ("docs/service.md", "takes minutes"),
+    "asks a server",
+    "changes settings of yours",
+    "for a runner of GitHub",
+    "installs a service",
+    "installs packages",
+    "installs packages, runs all tests",
+    "needs an MCP server",
+    "needs an OTLP collector",
+    "needs Docker",
+    "needs its framework",
+    "needs Kubernetes",
+    "needs the events of a service",
+    "needs the policy in your home folder",
+    "needs the store of a service",
+    "opens a browser",
+    "takes minutes",
 }
-"""The pages with snippets that cannot run in tests, and the reasons."""
+"""The reasons why a snippet cannot run in tests."""
+
+OUTPUT = 'title="Output"'
 
 
 class Fence(NamedTuple):
@@ -153,7 +87,14 @@ class Fence(NamedTuple):
     line: int
     language: str
     info: str
+    comment: str
     text: str
+
+    @property
+    def file(self) -> str:
+        """The name of the file that the snippet is, or nothing."""
+        titled = re.fullmatch(r'title="([\w./-]+\.\w+|\.?[\w./-]*/\w+)"', self.info)
+        return titled[1] if titled else ""
 
 
 def fences(page: str) -> list[Fence]:
@@ -161,31 +102,69 @@ def fences(page: str) -> list[Fence]:
     text = (ROOT / page).read_text(encoding="utf-8")
     return [
         Fence(
-            text[: match.start()].count("\n") + 1, match[2], match[3].strip(),
-            re.sub(f"^{match[1]}", "", match[4], flags=re.MULTILINE),
+            text[: match.start(3)].count("\n") + 1, match[3], match[4].strip(), match[1] or "",
+            re.sub(f"^{match[2]}", "", match[5], flags=re.MULTILINE),
         )
-        for match in re.finditer(r"^( *)```(\w*)(.*)\n((?:.*\n)*?)\1```$", text, re.MULTILINE)
+        for match in re.finditer(
+            r"^(?: *<!-- (.*?) -->\n)?( *)```(\w*)(.*)\n((?:.*\n)*?)\2```$", text, re.MULTILINE
+        )
     ]  # fmt: skip
 
 
-SETTINGS = {"manifest": "examples/payments/manifest.json", "governance": "examples/payments/governance.yaml"}
-STARTER = {
-    f"docs/{name}.md"
-    for name in (
-        "bundle-diff",
-        "bundles",
-        "contracts",
-        "execution",
-        "operations",
-        "project",
-        "proof",
-        "release",
-        "scenarios",
-        "testing",
-    )
-}
-"""The pages whose snippets run in a project that `pdp init` created."""
+class Command(NamedTuple):
+    """A command on a page, with its expected output lines and exit code."""
 
+    text: str
+    shown: list[str]
+    code: int
+
+
+def commands(text: str) -> list[Command]:
+    """Return the commands of a console snippet. The exit code is from a following `$ echo $?`."""
+    result: list[Command] = []
+    lines = iter(text.splitlines())
+    for line in lines:
+        if not line.startswith("$ "):
+            if line:
+                result[-1].shown.append(line)
+            continue
+        command = line[2:]
+        if command == "echo $?":
+            result[-1] = result[-1]._replace(code=int(next(lines)))
+            continue
+        until = "EOF" if command.endswith("<<'EOF'") else None
+        while command.endswith("\\") or (until is not None and not command.endswith(f"\n{until}")):
+            command += "\n" + next(lines)
+        result.append(Command(command, [], 0))
+    return result
+
+
+def printed(shown: list[str], out: str) -> bool:
+    """Return whether `out` matches the page, where `...` matches any text, and `...` alone in a line any lines."""
+    pattern = "".join(
+        r"(?:.*\n)*?" if line.strip() == "..." else ".*".join(map(re.escape, line.split("..."))) + r"\n"
+        for line in shown
+        if line
+    )
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in out.splitlines() if line)) is not None
+
+
+@pytest.mark.parametrize(
+    ("shown", "out", "expected"),
+    [
+        (["a ... c"], "a b c\n", True),
+        (["a", "...", "d"], "a\nb\n\nc\nd\n", True),
+        (["a", "...", "d"], "a\nd\n", True),
+        (["a", "d"], "a\nb\nd\n", False),
+        (["a (x)"], "a (x) b\n", False),
+        ([], "a\n", False),
+    ],
+)
+def test_output_shown_on_the_page_must_match_the_printed_output(shown: list[str], out: str, expected: bool) -> None:
+    assert printed(shown, out) is expected
+
+
+SETTINGS = {"manifest": "examples/payments/manifest.json", "governance": "examples/payments/governance.yaml"}
 WIRE = {"tool": "initiate_wire", "arguments": {}}
 
 
@@ -193,27 +172,29 @@ class Page:
     """Processes the fences of one page in order, in one folder."""
 
     def __init__(self, name: str, folder: Path, opa: Path) -> None:
-        """Create the folder with a new project, or only with the examples, as in a clone of the repository."""
+        """Create the folder that the page names."""
         folder.mkdir()
         self.folder, self.printed = folder, ""
         self.at = folder
-        self.not_run: set[tuple[str, str]] = set()
         self.name = name
-        for part in ("examples", "bundles"):
-            (folder / part).symlink_to(ROOT / part)
-        if name in STARTER:
+        self.running: list[subprocess.Popen[bytes]] = []
+        named = re.search(r"^\*\*Folder:\*\* (an? [\w ]+)", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
+        kind = named[1] if named else "an empty folder"
+        if kind == "a clone of the repository":
+            # The snippets may write into the examples, so these are copies.
+            shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+            for part in ("bundles", "policies", "deploy", "scripts", "docs"):
+                (folder / part).symlink_to(ROOT / part)
+        elif kind == "a project":
             assert pdp("init", folder / "desk").code == 0
             for file in (folder / "desk").iterdir():
                 file.rename(folder / file.name)
             (folder / "desk").rmdir()
-        if "of the README" in (ROOT / name).read_text(encoding="utf-8"):
-            for fence in fences("README.md"):
-                if "." in fence.info:
-                    self.take(fence)
+        else:
+            assert kind == "an empty folder", kind
         programs = folder.with_name("bin")
         programs.mkdir()
-        # For commands without documented output, reduce the numbers of calls and mutants. test_policy_change_page.py
-        # runs the complete gate.
+        # Reduce the numbers of calls and mutants, which take minutes.
         fewer = (
             'case "$1 $2" in "bundle diff") set -- "$@" --generate 3000 ;;\n'
             '"release check") set -- "$@" --generate 300 --skip mutation ;;\n'
@@ -225,34 +206,69 @@ class Page:
         self.opa = opa_for_custom_tests(programs / "opa", opa)
         self.environment = environment(
             PATH=f"{programs}{os.pathsep}{os.environ['PATH']}", PYTHONPATH=str(ROOT), PDP_OPA=str(self.opa),
-            PDP_AUDIT_KEY="k" * 64, PDP_TRACEBACK="1",
+            PDP_TRACEBACK="1",
         )  # fmt: skip
 
     def take(self, fence: Fence) -> None:
-        """Run, save or load a fence, depending on the first line of the fence."""
-        if fence.info.startswith("not run: "):
-            self.not_run.add((self.name, fence.info.removeprefix("not run: ")))
-        elif fence.info:
-            file = self.at / fence.info
+        """Run, save, load or compare a fence, depending on its first line and the comment before it."""
+        if fence.comment.startswith("not run: "):
+            assert fence.comment.removeprefix("not run: ") in NOT_RUN
+        elif fence.comment.startswith("until "):
+            self.start(fence.text, fence.comment.split()[1])
+        elif fence.file:
+            file = self.at / fence.file
             file.parent.mkdir(parents=True, exist_ok=True)
             written(file, fence.text)
-        else:
+        elif fence.info == OUTPUT:
+            assert printed(fence.text.splitlines(), self.printed), self.printed
+            self.printed = ""
+        elif fence.language not in ("text", "mermaid"):
+            assert not self.printed, f"the page does not show this output: {self.printed}"
             getattr(self, f"take_{fence.language}")(fence.text)
 
+    def start(self, text: str, url: str) -> None:
+        """Run commands in the background, and wait until the URL answers."""
+        log = self.folder.with_name(f"log-{len(self.running)}")
+        with log.open("wb") as output:
+            started = subprocess.Popen(
+                ["bash", "-euo", "pipefail", "-c", text],
+                cwd=self.at, env=self.environment, stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+        self.running.append(started)
+        give_up = time.monotonic() + PATIENCE
+        while True:
+            assert started.poll() is None, log.read_text()
+            assert time.monotonic() < give_up, log.read_text()
+            try:
+                httpx.get(url, timeout=5, verify=False)  # noqa: S501 - the certificate may be self-signed
+            except httpx.TransportError:
+                time.sleep(0.1)
+            else:
+                return
+
+    def end(self) -> None:
+        """End the commands in the background."""
+        for started in self.running:
+            with suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGTERM)
+            started.wait(PATIENCE)
+
     def take_sh(self, text: str) -> None:
-        """Run the commands in one shell. The next fence starts in the folder in which the commands end."""
+        """Run the commands in one shell. Later fences have its last folder and its exported variables."""
         assert "pip install" not in text, "it would change what the other tests run with: say `not run`"
         script = re.sub(
             r"^(.+?) +# .*exit code (\d).*$", r"if \1; then exit 99; else test $? = \2; fi", text, flags=re.MULTILINE
         )
-        where = self.folder.with_name("where")
-        code, out, err = self.ran("bash", "-euo", "pipefail", "-c", f"trap 'pwd > {where}' EXIT\n{script}")
+        where, variables = self.folder.with_name("where"), self.folder.with_name("variables")
+        ended = f"trap 'pwd > {where}; env -0 > {variables}' EXIT"
+        code, out, err = self.ran("bash", "-euo", "pipefail", "-c", f"{ended}\n{script}")
         assert code == 0, f"{script}\n{out}{err}"
         self.at = Path(where.read_text().strip())
+        self.environment = dict(each.split("=", 1) for each in variables.read_text().split("\0") if each)
 
     def take_console(self, text: str) -> None:
         """Run each command and compare its output with the page."""
-        for command in commands("".join(f"    {line}\n" for line in text.splitlines())):
+        for command in commands(text):
             code, out, err = self.ran("bash", "-c", command.text)
             assert code == command.code, f"{command.text}\n{out}{err}"
             assert printed(command.shown, out), f"{command.text}\n{out}{err}"
@@ -283,6 +299,10 @@ class Page:
                 self.load_rules(part, file)
             elif "runs" in part:
                 assert read_record(file, HookCommands).programs
+            elif "oidc" in part:
+                from pdp.service.settings import OidcSettings
+
+                assert [OidcSettings(**provider) for provider in part["oidc"]]
             else:
                 self.load(part, file)
         finally:
@@ -351,51 +371,18 @@ class Page:
 def test_every_snippet_of_a_documentation_page_works(name: str, tmp_path: Path, opa: Path) -> None:
     page = Page(name, tmp_path / "work", opa)
 
-    for fence in fences(name):
-        if fence.language != "text":
+    try:
+        for fence in fences(name):
             page.take(fence)
+    finally:
+        page.end()
 
-    assert page.printed == PRINTS.get(name, "")
-    assert page.not_run == {entry for entry in NOT_RUN if entry[0] == name}
+    assert not page.printed, f"the page does not show this output: {page.printed}"
 
 
-def test_every_documentation_page_with_snippets_is_tested() -> None:
-    """Each fence has a known language, and every command on a page is in a fence."""
-    languages = {"console", "ini", "json", "nginx", "python", "rego", "sh", "text", "yaml"}
-    command = re.compile(r"^ {4,}(?:\$ |\$\(|pdp |pytest|scripts/|docker |pip |export |PDP_\w+=)", re.MULTILINE)
+def test_every_snippet_has_a_known_language() -> None:
+    languages = {"console", "ini", "json", "mermaid", "nginx", "python", "rego", "sh", "text", "toml", "yaml"}
+
     unknown = [(page, fence.line) for page in PAGES for fence in fences(page) if fence.language not in languages]
-    pages = [str(page.relative_to(ROOT)) for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))]
-    outside = {
-        page: command.findall(re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL))
-        for page in pages
-        if page != TRANSCRIPT
-    }
 
     assert unknown == []
-    assert {page: lines for page, lines in outside.items() if lines} == {}
-    assert set(PRINTS) | {page for page, _ in NOT_RUN} <= set(PAGES)
-
-
-def test_usage_lines_show_only_options_that_the_command_has() -> None:
-    """A usage line has the form `pdp COMMAND ... [--option]` and is in a `text` fence."""
-    usages = [
-        usage
-        for page in PAGES
-        for fence in fences(page)
-        if fence.language == "text"
-        for usage in re.findall(r"^pdp .*(?:\n +.*)*", fence.text, re.MULTILINE)
-    ]
-    unknown = {usage: set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", usage)) - options(usage) for usage in usages}
-
-    assert {usage: names for usage, names in unknown.items() if names} == {}
-    assert usages
-
-
-def options(usage: str) -> set[str]:
-    """Return the options that the command in a usage line has."""
-    command: Any = typer.main.get_command(app)
-    for word in usage.split()[1:]:
-        if not hasattr(command, "list_commands"):
-            break
-        command = command.get_command(None, word)
-    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
