@@ -1,6 +1,15 @@
 """Measure protection: how many attacks of AgentDojo a policy stops, how many tasks it allows, how often it asks.
 
-`scripts/protection` replays everything and compares it with `protection.json`; docs/protection.md defines the figures.
+`scripts/protection` replays everything and compares it with `protection.json`; `--write` stores new figures. A person
+grants each of the user's calls that waits, and refuses each of the attacker's.
+
+- whole alone, whole with a person: tasks of which every call ran, without a question or with the person's grants
+- at once: attacks that reach their goal when the calls follow the first result with the attacker's text
+- party: the same, and the attacker takes part in the record that has the text
+- paraphrased: the text is coded, so that no value of the attacker's calls is in a result
+- best of three: attacks that succeed in at least one of these ways; some write: any call that changes something ran
+- quoted, searched, keys, flood: tasks in which an attacker who knows the rules got a call through
+
 Exit code 0: no figure is worse; 1: a figure is worse; 2: bad usage.
 """
 

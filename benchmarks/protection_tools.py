@@ -1,6 +1,11 @@
 """Measure protection with the tasks of tau2 and BFCL, whose tools were not used to develop the rules.
 
-`scripts/protection --tools tau2` compares with `protection_tools.json`; docs/protection.md explains the figures.
+`scripts/protection --tools tau2` compares with `protection_tools.json`. The attacks are from a closed list of goals for
+each set. The attacker's text follows each text of a read that no label vouches for, and the calls come at once.
+
+Two things changed after the first look at results: a call that the task also has is not an attack, and
+goals that shared a name have different names, because only the first one of a task was tried.
+
 Exit code 0: no figure is worse; 1: a figure is worse; 2: bad usage.
 """
 

@@ -1,6 +1,15 @@
 """Policy decisions for the tool calls of AI agents: the names that nearly every application uses.
 
-Each name is imported when it is first used, so that `import pdp` is fast. docs/api.md lists all public modules.
+Each name is imported when it is first used, so that `import pdp` is fast. Import from public modules only; all other
+modules may change without notice. These are public, beside `pdp` itself:
+
+- pdp.adapters.*: one module for each agent framework, such as `pdp.adapters.langchain`
+- pdp.engines: the engines, and the trust in bundles
+- pdp.errors: the errors of all layers; `PdpError` is the base class
+- pdp.files: functions that read files and records, such as `load_effective` and `verify_chain`
+- pdp.loop: `AgentLoop`, and its messages from and to a model
+- pdp.testing: the conformance suite for enforcement points
+- pdp.tools: contracts, errors and deployments for the code of tools
 """
 
 import sys

@@ -84,7 +84,7 @@ class PdpError(Exception):
 
     Args:
         message: the problem and where it is.
-        hint: what to do next, as a command to run or a line to write.
+        hint: the next step, as a command to run or a line to write.
 
     Attributes:
         code: the stable code of the class, for logs and alerts.
@@ -142,7 +142,7 @@ class Fault:
     Attributes:
         place: where the fault is.
         message: the problem.
-        hint: what to write instead; None if unknown.
+        hint: the correct text; None if unknown.
         warning: True for input that is valid, but is probably a mistake.
         source: the faulty line of the file; empty if it cannot be shown.
 

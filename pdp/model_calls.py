@@ -1,4 +1,4 @@
-"""Read tool calls in the formats of model APIs, and write results in the call's format (docs/application.md).
+"""Read tool calls in the formats of model APIs, and write results in the call's format.
 
 The arguments of a call are an object or JSON text. An unknown field makes a call invalid, because the field could
 change which tool is meant, for example by naming a toolset. A field with the value null counts as absent.

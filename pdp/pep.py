@@ -48,7 +48,7 @@ class Pep(Closable):
     """The policy enforcement point: it decides the tool calls of an agent, and runs those that are allowed.
 
     Threads and tasks can share a `Pep`. Methods that decide return an `Evaluation`, and do not raise for a bad proposal
-    or a failed engine. Async variants, such as `adecide`, run tools that are not coroutine functions in a thread.
+    or a failed engine. Async variants run plain functions in threads; coroutine functions must never block.
 
     Args:
         manifest: the effective manifest, as `load_effective` returns it.
@@ -126,7 +126,7 @@ class Pep(Closable):
     def from_project(
         cls, file: str | Path, *, engine: EngineName | Engine | None = None, watch: bool = False, **options: Any
     ) -> Self:
-        """Return an enforcement point for a project file; close it when done. docs/project.md describes the file.
+        """Return an enforcement point for a project file; close it when done. `pdp schema project` describes the file.
 
         Args:
             file: the project file, `pdp.yaml`; only `pdp` commands read its fields `session` and `scenarios`.
@@ -359,7 +359,7 @@ class Pep(Closable):
         """Decide a proposal whose tool another process runs; see `pdp.flow.remote.calls`.
 
         On ALLOW, the idempotency key, budgets and approval of the call are reserved. `proposer` has the claims of the
-        proposer, who cannot approve the call. Returns the answer of the service as JSON; docs/service.md describes it.
+        proposer. That person cannot approve the call. Returns the answer of `POST /v1/proposals` as JSON.
         """
         from pdp.flow.remote.calls import begin  # noqa: PLC0415 - only in a service
 

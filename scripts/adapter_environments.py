@@ -128,7 +128,7 @@ def _said(name: str, stated: argparse.Namespace, words: list[str]) -> tuple[int,
             own = ["pytest", "-q", "-k", which, *tests, *words]
             if stated.table:
                 own = ["tests.conformance", name]
-            environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+            environ = {**os.environ, "PYTHONPATH": str(ROOT)}
             done = subprocess.run(  # noqa: S603 - the Python of the environment
                 [python, "-m", *own],
                 cwd=ROOT,
@@ -155,7 +155,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--rotating", type=int, default=0, metavar="N", help="with --changed: N more, by turns")
     parser.add_argument("--newest", action="store_true", help="on the newest releases, also those that we do not admit")
     instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--table", action="store_true", help="write rows of docs/enforcement-points.md; run no tests")
+    instead.add_argument(
+        "--table", action="store_true", help="write rows of docs/reference/enforcement-points.yaml; run no tests"
+    )
     instead.add_argument(
         "--lock", action="store_true", help="resolve the extra again and write the lock file; run no tests"
     )

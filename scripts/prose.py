@@ -33,8 +33,12 @@ BOUNDS: Final = {
 FEW: Final = 20
 """A folder with fewer texts of a kind counts in the whole tree only."""
 TREES: Final = ("pdp", "tests", "scripts", "benchmarks", "examples", "policies", "deploy")
-PAGES: Final = ("README.md", "CONTRIBUTING.md", "pdp/**/*.md")
-"""Pages below docs/ are not checked yet."""
+PAGES: Final = ("README.md", "CONTRIBUTING.md", "pdp/**/*.md", "docs/**/*.md", "deploy/**/*.md")
+LONGEST_LINE: Final = 160
+MOST_SENTENCES: Final = 5
+"""The limits of a line and of a paragraph in pages."""
+MOST_WORDS: Final = {"docs/how-to": 500}
+"""The limit of a page's words, without its snippets."""
 FIRST_COMMIT: Final = "9a29c4a0"
 """Subjects of commits after this one are checked."""
 LONGEST_SUBJECT: Final = 72
@@ -61,6 +65,7 @@ MARKS: Final = {
 _MARKS: Final = {advice: re.compile(pattern, re.VERBOSE | re.IGNORECASE) for advice, pattern in MARKS.items()}
 _FENCED: Final = re.compile(r"(?ms)^(```|~~~).*?^\1")
 _SENTENCE: Final = re.compile(r"(?<=[.:;])\s+(?=[A-Z`])")
+_STOP: Final = re.compile(r"[.?!:]\s+(?=[A-Z`*\[]|$)")
 _SCENARIO: Final = re.compile(r"""^\s*(?:- )?name: ["']?(.+?)["']?$""")
 _WORDS: Final = 3
 """A shorter text has no sentence that could be unclear."""
@@ -163,6 +168,21 @@ def _sentences(file: Path, name: str) -> Iterator[Text]:
                     yield Text("pages", name, at, sentence)
 
 
+def page_faults(file: Path, name: str) -> Iterator[str]:
+    """Yield the lines and paragraphs of a page that are too long, and the page if it is."""
+    text = file.read_text()
+    for at, line in enumerate(text.splitlines(), 1):
+        if len(line) > LONGEST_LINE and not line.startswith("|"):
+            yield f"{name}:{at}: the line has {len(line)} characters, at most {LONGEST_LINE}"
+    prose = _FENCED.sub("", text)
+    for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*|]|\d+\.) )", prose):
+        if (count := len(_STOP.findall(f"{paragraph} "))) > MOST_SENTENCES:
+            yield f"{name}: {count} sentences, at most {MOST_SENTENCES}: {' '.join(paragraph.split())[:60]}"
+    words, most = len(re.sub(r"<!--.*?-->", "", prose).split()), MOST_WORDS.get(str(Path(name).parent))
+    if most and words > most:
+        yield f"{name}: {words} words without its snippets, at most {most}"
+
+
 def _subjects(root: Path) -> Iterator[Text]:
     """Yield the subjects of the commits after `FIRST_COMMIT`; none where the history is not there."""
     command = ["git", "log", "--format=%h %s", f"{FIRST_COMMIT}..HEAD"]
@@ -200,9 +220,16 @@ def main() -> int:
     """Print the groups above their bounds; return 1 if there is one."""
     parser = argparse.ArgumentParser(description="Check that texts are plain English.")
     parser.add_argument("--worst", type=int, default=5, metavar="N", help="show N marked texts of each group")
+    parser.add_argument("pages", nargs="*", type=Path, help="check only these pages, and allow no mark")
     options = parser.parse_args()
-    checked = [text for text in texts(ROOT) if len(text.words.split()) >= _WORDS]
-    lines = list(faults(checked, options.worst))
+    found = [text for page in options.pages for text in _sentences(page, str(page))] if options.pages else texts(ROOT)
+    checked = [text for text in found if len(text.words.split()) >= _WORDS]
+    if options.pages:
+        lines = [f"{text.file}:{text.line}: {advice}" for text in checked if (advice := _advice(text))]
+    else:
+        lines = list(faults(checked, options.worst))
+    files = options.pages or sorted(file for pattern in PAGES for file in ROOT.glob(pattern))
+    lines += [line for file in files for line in page_faults(file, str(file.resolve().relative_to(ROOT)))]
     print("\n".join(lines) or f"prose: {len(checked)} texts, every group within its bound")
     return 1 if lines else 0
 

@@ -1,7 +1,7 @@
-"""Check the tree against docs/architecture.md: small folders with a map, one subject a file, one name for each thing.
+"""Check the tree against docs/explanation/architecture.md: small folders with a map, one subject a file, unique names.
 
-Documents, examples and the project of `pdp init` may import public modules only (docs/api.md). import-linter checks the
-layers and the imports of the runtime, with the contracts in pyproject.toml. Run by `scripts/lint`.
+Documents, examples and the project of `pdp init` may import public modules only (`PUBLIC_MODULES`). import-linter
+checks the layers and the imports of the runtime, with the contracts in pyproject.toml. Run by `scripts/lint`.
 """
 
 import ast
@@ -23,10 +23,10 @@ EXPORTED_NAMES: Final = 30
 PUBLIC_MODULES: Final = (
     "pdp", "pdp.adapters.*", "pdp.engines", "pdp.errors", "pdp.files", "pdp.loop", "pdp.testing", "pdp.tools",
 )  # fmt: skip
-"""The modules that others may import; docs/api.md says what each holds."""
+"""The modules that others may import; the docstring of `pdp` says what each has."""
 SHOWN: Final = (
     "README.md",
-    "docs/*.md",
+    "docs/**/*.md",
     "deploy/**/*.md",
     "examples/**/*.md",
     "examples/**/*.py",
@@ -136,15 +136,16 @@ def _too_many_exports(init: Path) -> Iterator[str]:
 
 
 def _private_imports(root: Path) -> Iterator[str]:
-    listed = set(re.findall(r"^\| `(pdp[\w.*]*)`", (root / "docs/api.md").read_text(), re.MULTILINE))
+    init = ast.get_docstring(ast.parse((root / "pdp/__init__.py").read_text())) or ""
+    listed = {"pdp", *re.findall(r"^- (pdp[\w.*]*):", init, re.MULTILINE)}
     if differing := listed.symmetric_difference(PUBLIC_MODULES):
-        yield f"docs/api.md: its modules are not those of PUBLIC_MODULES: {', '.join(sorted(differing))}"
+        yield f"pdp/__init__.py: the docstring and PUBLIC_MODULES differ: {', '.join(sorted(differing))}"
     public = re.compile("|".join(name.replace(".", r"\.").replace("*", r"\w+") for name in PUBLIC_MODULES))
     for file in sorted(file for pattern in SHOWN for file in root.glob(pattern)):
         for number, line in enumerate(file.read_text().splitlines(), 1):
             imported = re.match(r"\s*(?:from|import) (pdp(?:\.\w+)*)(?: import| as|$)", line)
             if imported and not public.fullmatch(imported[1]):
-                yield f"{file.relative_to(root)}:{number}: {imported[1]} is not public, see docs/api.md"
+                yield f"{file.relative_to(root)}:{number}: {imported[1]} is not public, see PUBLIC_MODULES"
 
 
 def _import_cycles() -> Iterator[str]:

@@ -2,7 +2,8 @@
 
     WEBHOOK_SECRET=whsec_... CHAT_URL=https://chat.example.com/hooks/... python receiver.py
 
-If PDP_URL and PDP_TOKEN are set, the line says in one sentence what the call would do. See docs/chat.md.
+If PDP_URL and PDP_TOKEN are set, the line says in one sentence what the call would do. See
+docs/how-to/chat-webhooks.md.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Enforcement points for agent frameworks: one module and one extra for each. See docs/adapters.md.
+"""Enforcement points for agent frameworks: one module and one extra for each.
 
 The framework runs a tool on ALLOW only, with exactly the decided arguments.
 

@@ -34,6 +34,10 @@ def agent_framework_middleware(pep: Pep, session: SessionSource) -> list[Any]:
     A held call ends the run with a `function_approval_request`, whose `additional_properties["approval"]` is
     `CallOutcome.pending`. Without an `AgentSession`, or in a sub-agent, the run goes on and the model gets a text.
 
+    To resume, answer the request in a run with the same `AgentSession`. A call that is still not granted is answered
+    with text. Middleware of a context provider runs after the decision: if it changes the arguments or repeats the
+    call, the run stops. A `RawAgent` runs no agent middleware, so give it no tools.
+
     Args:
         pep: decides the calls.
         session: one session, or a function of the run's `AgentContext`. The context's `session` and

@@ -35,6 +35,9 @@ _LONGEST: Final = 1_048_576
 class AsgiMiddleware:
     """Passes a request to `app` on ALLOW, with the decided arguments. Otherwise, answers with 403 and problem+json.
 
+    A held call gets a problem document with its `approval`; the caller repeats the request later. Forms and uploads are
+    not supported, and HEAD is denied. Middleware inside of `app` must not change the tool or its arguments.
+
     Args:
         app: the ASGI application.
         pep: decides the calls.

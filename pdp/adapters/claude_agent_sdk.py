@@ -44,6 +44,10 @@ async def guarded_claude_options(
 
     Settings of the machine and of the repository are loaded only if `setting_sources` names them.
 
+    If a tool needs an idempotency key, the key is derived from session and arguments, so equal calls of a session run
+    once. `allowed_tools`, `can_use_tool` and modes can reject a call, but not allow it. If the engine is down when a
+    session begins, the session has no tools.
+
     Args:
         options: the options to guard. They are not changed, and the result keeps their hooks.
         pep: decides the tools of SDK servers.

@@ -36,6 +36,10 @@ _announced: ContextVar[list[Any] | None] = ContextVar("pdp_crewai_announced", de
 class CrewAiGuard:
     """Makes tools whose calls are decided. While a guard is open, agents of this process run no unguarded tool.
 
+    If a tool needs an idempotency key, the key is derived from run and arguments. After a grant, kick the crew off
+    again. A coworker's calls are decided under the coworker's role. A crew cannot cancel its tools, because they run in
+    threads.
+
     Args:
         pep: decides the calls.
         session: one session, or a function of CrewAI's `ToolCallHookContext` (`agent`, `task`, `crew`; the model wrote

@@ -33,6 +33,11 @@ class FastMcpMiddleware(Middleware):
 
     Add this middleware last, so that no other middleware changes a decided call.
 
+    A held call is answered with an error that names the approval, and the client repeats the call. A client of MCP
+    2026-07-28 that can open pages is sent to the approval's page. If later middleware, middleware of a mounted server
+    or an extension would see a call, the call is denied. Tools with `task=True` are left out, and older versions are
+    denied.
+
     Args:
         pep: decides the calls.
         session: one session, if there is one caller, as over stdio; or a function of FastMCP's `Context`. Take the

@@ -40,6 +40,10 @@ class AdkPlugin(BasePlugin):
 
     Register this plugin last: it runs the tool itself, so ADK calls no later plugin for the tool.
 
+    A held call asks for a tool confirmation, whose payload is the approval. After `{"confirmed": True}` the call is
+    decided again. Live runs, tool nodes of a `Workflow` and agents in an `AgentTool` cannot pause: the model gets a
+    text. Remote agents, agents of other classes, and steps such as `transfer_to_agent` are not decided.
+
     Args:
         pep: decides the calls.
         session: one session, or a function of ADK's `ToolContext` (`CallbackContext` when tools are listed). The

@@ -33,7 +33,14 @@ class LangChainMiddleware(AgentMiddleware):
 
     A held call is an `interrupt` that carries `CallOutcome.pending`. When the call is approved, resume the run with
     `agent.invoke(None, config)`. To reject the call, resume with `Command(resume={"type": "reject", "approval_id": ID,
-    "message": WHY})`. If the run cannot pause, the model gets a text that names the approval.
+    "message": WHY})`.
+
+    If the run cannot pause, the model gets a text that names the approval.
+
+    `CallOutcome.pending` is `{approval_id, tool, reasons, approvers, expires_at, url}`. In a graph of your own, pass
+    the wrappers to `ToolNode`, and send each call in a separate `Send`, so that a resumed node does not repeat other
+    calls. A `Command` that a tool returns is lost if the policy changes the result. Calls of tools that the provider
+    runs are not seen, so these tools are hidden.
 
     Args:
         pep: decides the calls.

@@ -35,6 +35,10 @@ def guarded_llama_tools(
 ) -> "list[LlamaIndexTool]":
     """Return guarded tools, without those that the manifest lacks or that the session can never use.
 
+    A held call in an agent that runs in a tool, or in the code of a `CodeActAgent`, cannot pause: it gets a text. Such
+    code can call more than the tools, so run it outside of your process. Guard tools before you index them for a
+    retriever.
+
     Args:
         tools: functions, or tools of any class.
         pep: decides the calls.

@@ -37,6 +37,10 @@ class McpMiddleware:
 
     Add this middleware last, so that no other middleware changes a decided call.
 
+    A held call is answered with an error that names the approval, and the client repeats the call. A tool that the
+    server does not list is not called. Extensions of the server, and `MCPServer.call_tool` in your own code, are not
+    decided.
+
     Args:
         pep: decides the calls.
         session: one session for all calls, or a function of the SDK's `ServerRequestContext`.

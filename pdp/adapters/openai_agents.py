@@ -22,6 +22,12 @@ with extra("openai-agents"):
 def guarded_openai_agent(agent: Any, pep: Pep, session: SessionSource) -> "GuardedOpenAiAgent":
     """Return a guarded copy of the agent and of the agents in its `handoffs`.
 
+    The SDK asks for approval before it calls a tool, so each call is decided twice. `await item.agent.pending(item,
+    context)` describes an interruption; after `state.approve(item)` the call is decided again. Keep the `RunState` on
+    the server. Use `RunConfig(tool_not_found_behavior="return_error_to_model")`, or a call of a hidden tool ends the
+    run. In strict mode, a model sends null for an argument that it leaves out, so the manifest's schema must allow
+    null.
+
     Args:
         agent: an `Agent`. Guard an agent before you call `as_tool` or `handoff` for the agent.
         pep: decides the calls.

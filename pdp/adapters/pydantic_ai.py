@@ -33,6 +33,10 @@ class PydanticAiCapability(AbstractCapability):  # type: ignore[misc]
 
     Each agent needs a separate capability, even an agent that runs in a tool of another agent.
 
+    `metadata` of the `DeferredToolRequests` has what each call waits for. Without a grant, a resumed call is deferred
+    again. The capability decides the arguments that the tool gets, after all other hooks. A toolset that wraps another
+    one counts as a part of its tools, and could still change their arguments.
+
     Args:
         pep: decides the calls.
         session: one session, or a function of the run's `deps`. By default, `run_id` is the conversation's id and

@@ -44,6 +44,13 @@ class StrandsPlugin(Plugin):
 
     Every agent needs a separate plugin, even an agent that is a tool of another agent, or is in a swarm or graph.
 
+    A held call is an interrupt named `pdp`, whose `reason` is the approval. The responses `True`, `"y"` and `"yes"`
+    have the call decided again, and any other rejects it. Your own `agent.tool.NAME(...)` and background tools cannot
+    pause.
+
+    Register other wrappers of `ExecuteToolStage` before the plugin, or calls are denied. Hand-offs of a swarm are not
+    decided. State the `inputSchema`, because Strands declares arguments of any type as strings.
+
     Args:
         pep: decides the calls.
         session: one session, or a function of Strands' `ExecuteToolContext` (`InvokeModelContext` when tools are

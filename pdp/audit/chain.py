@@ -33,7 +33,7 @@ _START_LENGTH: Final = _TEXT_LENGTH - len("~sha256:") - 64
 
 
 class AuditEvent(TypedDict, total=False):
-    """An audit event, with the fields that design.md lists. `time` and `type` are always set.
+    """An audit event. `time` and `type` are always set.
 
     Fields that do not apply are null. The stream adds `seq` (from 0), `prev_hash` and `hash` (of the RFC 8785 form).
     """

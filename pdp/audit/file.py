@@ -50,7 +50,7 @@ class FileAudit(AuditLog):
     Args:
         path: the file. A new file is created; an existing file is continued.
         key: at least 32 bytes, a function that returns them, or a file in another folder with them. Without a key,
-            anyone who can write the file can also replace its content.
+            another writer of the file can also replace its content.
         head: a file in another folder that names the last event, to detect a truncated or replaced stream.
         fsync: wait until each event is on the disk. Otherwise the operating system decides when to write.
         patience: seconds to wait for another thread or process that has locked the stream.

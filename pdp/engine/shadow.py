@@ -2,7 +2,8 @@
 
     engine = ShadowEngine(stable, canary, on_difference=collect)
 
-One thread asks the second engine, from a bounded queue. Decisions that do not fit into the queue are only counted.
+One thread asks the second engine, from a bounded queue, so a slow second engine delays no decision. Decisions that do
+not fit into the queue are only counted.
 """
 
 import asyncio
@@ -31,7 +32,8 @@ _log = logging.getLogger("pdp.engine.shadow")
 class ShadowDifference:
     """A request that both engines decide differently: the verdict, the codes or the obligations differ.
 
-    Only `decision` is enforced. `request` is in canonical form, as in a log for `pdp bundle diff --log`.
+    Only `decision` is enforced. `request` is canonical JSON. A log for `pdp bundle diff --log` has it as `{"input":
+    REQUEST}`.
     """
 
     document: str

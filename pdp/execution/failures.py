@@ -30,7 +30,7 @@ class ToolError(PdpError):
         message: the text for the model.
         details: a JSON object for programs. Values of sensitive arguments and passwords in URLs are masked; paths are
             not.
-        hint: what the caller can do next.
+        hint: the next step of the caller.
     """
 
     code: ClassVar[str] = "pdp.tool_error"

@@ -52,6 +52,9 @@ _LATENCY_BUCKETS: Final = (
 class Telemetry:
     """Records spans and metrics of tool calls with OpenTelemetry. Its errors are logged and do not fail the call.
 
+    Spans are `tool.NAME.dispatch`, and `.run` and `.result` in it. Metrics are `tool.throughput`, `tool.success_ratio`,
+    `tool.latency`, `tool.error_class_distribution` and `tool.cost_per_call`.
+
     Args:
         tracer_provider: creates the spans; by default, the global provider.
         meter_provider: creates the metrics; by default, the global provider.

@@ -62,7 +62,7 @@ class Evaluation:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict of the decision; None if there is no decision."""
+        """The verdict of the decision; None without a decision."""
         return self._decided.decision.verdict if self._decided.decision else None
 
     @property
@@ -110,13 +110,13 @@ class Evaluation:
 
     @property
     def grant_id(self) -> str | None:
-        """The id of the lasting grant with which the policy decided the call; None if there is none."""
+        """The id of the lasting grant with which the policy decided the call, or None."""
         grant = None if self.request is None else self.request["context"].get("grant")
         return None if grant is None else str(grant["id"])
 
     @property
     def approval(self) -> Approval | None:
-        """The approval that this call opened, waits for, or used; None if there is none."""
+        """The approval that this call opened, waits for, or used, or None."""
         return self._decided.approval
 
     @property

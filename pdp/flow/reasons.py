@@ -95,7 +95,7 @@ def _with_left(reason: Reason) -> Reason:
 
 def _scopes_elsewhere(claims: Mapping[str, Any]) -> Iterator[str]:
     for name in sorted(_NOT_SCOPES.intersection(claims)):
-        yield f"{name}: no scopes are read from this claim; map the claim to emts (docs/application.md)"
+        yield f"{name}: no scopes are read from this claim; map the claim to emts"
 
 
 def _ignored(claims: Mapping[str, Any], read: frozenset[str], missing: Any) -> Iterator[str]:

@@ -277,7 +277,7 @@ Latency = Annotated[
 ]
 Percentile = Annotated[str, matching(r"p[0-9]{1,2}(\.[0-9]{1,2})?", "must be a percentile", "such as p50 or p99")]
 Semver = Annotated[StrictStr, AfterValidator(_semver)]
-Unit = Annotated[str, BeforeValidator(decimal_unit)]
+Unit = Annotated[str, BeforeValidator(decimal_unit, json_schema_input_type=str | float)]
 """The unit of which all amounts of a limit are multiples, as decimal text."""
 
 Duration = Annotated[StrictStr, AfterValidator(normal_duration)]

@@ -1,4 +1,4 @@
-"""Check the command line templates of tools of type `cli`, and the programs that they may run (docs/execution.md).
+"""Check the command line templates of tools of type `cli`, and the programs that they may run.
 
 No shell is involved. If a command line has no arguments of the model, its author has written all of it, so only the
 program must be listed. Source: tool layer document ("never pass raw model output as shell arguments").

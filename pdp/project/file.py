@@ -61,7 +61,7 @@ ProjectStore = Annotated[StrictStr, BeforeValidator(_store)]
 
 
 class Project(BaseModel):
-    """The content of a project file, or defaults. All paths already include the file's folder. See docs/project.md."""
+    """The content of a project file, or defaults. All paths already include the file's folder."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

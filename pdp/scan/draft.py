@@ -18,7 +18,7 @@ _HEAD: Final = (
 
 
 _ACCEPTED: Final = (
-    "# Draft: review each line. It accepts that a tool breaks a rule of docs/patterns.md, with the reason.\nactions:"
+    "# Draft: review each line. It accepts that a tool breaks a rule: docs/how-to/add-a-tool.md.\nactions:"
 )
 _RULE: Final = re.compile(r"\((not_a_tool\.\w+)\)")
 

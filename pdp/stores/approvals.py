@@ -138,7 +138,7 @@ class Approval:
         grants: the grants so far.
         closed_at, closed_by, why: when, by whom and why the approval was denied, withdrawn or used.
         action_id: the action that was staged for the call; None for a call without effects.
-        task: what approvers see besides the request (pattern 7): queue or principal, rationale, evidence, sla.
+        task: further facts for approvers (pattern 7): queue or principal, rationale, evidence, sla.
         token: the tokens of the call. A grant needs another token.
         lasting: how far people may let the approval reach; None if the approval is for this call only.
         url: the address of the approval's page in the console, which stores do not keep; None if there is no console.

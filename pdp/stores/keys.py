@@ -7,8 +7,6 @@ no second side effect). A key is begun before its tool starts, and finished with
                                               ├──> failed without an effect: the key is free again
                                               └──> failed, effect unknown: Unknown, until a person settles it
     begun and not finished: Running while the tool may still run, then Unknown, until a person settles it
-
-docs/execution.md has a table of the outcomes and the resulting states.
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
-"""Reject entries that are not tools (tool pattern library, 9.4) when a manifest loads; docs/patterns.md has the rules.
+"""Reject entries that are not tools (tool pattern library, 9.4) when a manifest loads, unless governance accepts them.
+
+* `not_a_tool.untyped`: an argument or result may have any content. With effects, also a list or an object of anything.
+* `not_a_tool.free_text`: the only argument of a tool with effects is a text without `enum`, a short `maxLength`, or a
+  `pattern` or `format` that excludes sentences; or a list or an object of such texts.
+* `not_a_tool.direct_access`: `safety.requires` names the network, a database or a program such as `curl`, and the tool
+  has no effect class or the class `pure`.
+* `not_a_tool.unstaged_commit`: a tool of class `commit-high` runs without approval, and no tool stages it.
+
+Functions are not inspected: `requires` is the author's claim.
 
 A commit must be staged: each call needs an approval, or a tool of pattern action-staging names the tool in `commits`,
 so that pdp/patterns runs the tool only with staged actions. pdp/patterns also enforces that runs share no state.
