@@ -68,7 +68,7 @@ def details(pep: Pep, claims: dict[str, Any], proposal: Any = WIRE, **fields: An
         (
             {"scp": ["wire.send"], "permissions": ["wire.read"], "realm_access": {"roles": [VALUE]}},
             [
-                f"{name}: no scopes are read from this claim; map the claim to emts (docs/application.md)"
+                f"{name}: no scopes are read from this claim; map the claim to emts"
                 for name in ("permissions", "realm_access", "scp")
             ],
         ),

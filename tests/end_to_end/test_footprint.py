@@ -1,7 +1,7 @@
 """An embedded enforcement point loads few modules, and one call runs through few files.
 
-The limits are a budget (docs/architecture.md). A change that would exceed a limit must remove other code, or raise the
-limit here and give a reason.
+The limits are a budget (docs/explanation/architecture.md). A change that would exceed a limit must remove other code,
+or raise the limit here and give a reason.
 """
 
 import json
@@ -18,7 +18,7 @@ from tests.support.command_line import environment, written
 pytestmark = pytest.mark.process
 
 MODULES = 60
-LINES = 10_010  # Ten more than 10,000, since each stream checks the length of its lines.
+LINES = 10_060  # Docstrings took over the public modules and the rules of tools from pages, and errors have more hints.
 FILES_OF_A_CALL = 25
 
 EXTRAS = (

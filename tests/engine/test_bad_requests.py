@@ -23,8 +23,8 @@ Path = tuple[str | int, ...]
 KINDS = ("missing", "null", "mistyped", "empty", "duplicated", "huge")
 
 # These fields only restrict a request, so a request without such a field is valid and may be allowed
-# (docs/policies.md). The fields are an acting agent with its limits, an approval, and markings. Only the enforcement
-# point writes `context.flow`.
+# (docs/explanation/baseline.md). The fields are an acting agent with its limits, an approval, and markings. Only the
+# enforcement point writes `context.flow`.
 OF_ITSELF = frozenset(("act", "approval", "markings"))
 OF_AN_AGENT = frozenset(("act", "clearances", "limits", "purposes", "entitlements"))
 

@@ -358,12 +358,13 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
      "out, or name another pattern")),
     ("idempotency_required: 'yes'", "`idempotency.required` must be true or false, not `yes`"),
     ("idempotency: {required: 1}", "`idempotency.required` must be true or false, not `1`"),
+    ("idempotency: {required: 'true'}", "`idempotency.required` must be true or false, not `true` | remove the quotes"),
     ("approval: {quorum: true}", "`approval.quorum` must be a whole number, not true"),
     ("approval: {quorum: 0}", "`approval.quorum` must be at least 1, not `0`"),
     ("idempotency_required: true, idempotency: {required: false}",
      "`idempotency_required` contradicts `idempotency.required` | state it once"),
     ("description: [a]", "`description` must be a string, not a list"),
-    ("scopes: a", "`scopes` must be a list, not `a`"),
+    ("scopes: a", "`scopes` must be a list, not `a` | write it in square brackets"),
     ("provenance: {required: null}", "`provenance.required` is null | state a value, or leave the field out"),
     ("scopes: [a, '']", "`scopes[1]` must not be empty"),
     ("markings: [{denied: x}]", "`markings[0]` must be a string, not a mapping"),
@@ -550,7 +551,7 @@ def test_faulty_manifest_field_causes_only_one_fault() -> None:
 
     assert faults(text) == {
         "`idempotency.required` must be true or false, not `yes`",
-        "`scopes` must be a list, not `x`",
+        "`scopes` must be a list, not `x` | write it in square brackets",
     }
 
 

@@ -1,6 +1,6 @@
 """A second implementation of the baseline's concerns, in Python. It returns findings and verdict of a valid call.
 
-The source of this module is docs/policies.md, not the Rego. So a mistake stays unnoticed only if both implementations
+The source is docs/explanation/baseline.md, not the Rego. So a mistake stays unnoticed only if both implementations
 have the mistake. The concern `flow` is left out, because the entries of the small universe have no labels.
 """
 

@@ -1,7 +1,7 @@
 """Both engines agree on allowed builtins, exact calculations, upper and lower case, and negations.
 
 Each case is evaluated by the WebAssembly of a bundle and by an OPA server, in batches. `PDP_PARITY=200000` makes
-200,000 comparisons instead of 2,000 (docs/testing.md).
+200,000 comparisons instead of 2,000 (CONTRIBUTING.md).
 """
 
 import json

@@ -84,7 +84,7 @@ def test_public_url_is_a_secure_address_to_which_a_path_can_be_added(tmp_path: P
     ("text", "faults"),
     [
         ("manifst: m.yaml", ["1:1: unknown key `manifst` did you mean `manifest`?"]),
-        ("data: d.yaml", ["1:7: `data` must be a list, not `d.yaml`"]),
+        ("data: d.yaml", ["1:7: `data` must be a list, not `d.yaml` write it in square brackets"]),
         (
             "manifest: 7\nengine: wasm\nstore: 1",
             [

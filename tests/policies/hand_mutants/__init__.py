@@ -7,5 +7,4 @@ witnesses: the base requests from which the witnesses are derived.
 noticed: runs OPA with a change, and returns whether the change's witness and the unit tests notice the change.
 test_hand_mutants: each change alters the verdict of its witness, and unit tests notice every weakened rule.
 test_doors_in_diffs: a bundle diff never reports a back door as harmless.
-test_hidden_exemption: a bundle diff finds an exemption for one clerk among forty renamed rules.
 """

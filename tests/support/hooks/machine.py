@@ -3,13 +3,14 @@
 import json
 import os
 import subprocess
-import sys
+from contextlib import chdir
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from tests.support import PATIENCE, ROOT
-from tests.support.command_line import Done
+from tests.support.command_line import Done, pdp
 from tests.support.hooks.processes import Hooks
 
 
@@ -40,6 +41,11 @@ class Machine:
     def settings(self) -> Path:
         return self.home / ".claude/settings.json"
 
+    @property
+    def _environment(self) -> dict[str, str]:
+        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        return {"PATH": path, "HOME": str(self.home), "PYTHONPATH": str(ROOT), **self.variables}
+
     def program(self, name: str, script: str) -> None:
         """Add a program to `bin` that runs a shell script."""
         file = self.folder / "bin" / name
@@ -47,15 +53,15 @@ class Machine:
         file.chmod(0o755)
 
     def pdp(self, *arguments: object, stdin: str = "") -> Done:
-        return self.run([sys.executable, "-m", "pdp", *map(str, arguments)], stdin)
+        """Run a `pdp` command in the repository, in this process but with the variables of the machine only."""
+        with patch.dict(os.environ, self._environment, clear=True), chdir(self.work):
+            return pdp(*arguments, stdin=stdin.encode())
 
     def run(self, command: list[str] | str, stdin: str = "") -> Done:
         """Run a command in the repository. The command is a shell command line or a list of arguments."""
-        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         ended = subprocess.run(
             command, shell=isinstance(command, str), input=stdin, capture_output=True, text=True, check=False,
-            cwd=self.work, timeout=PATIENCE,
-            env={"PATH": path, "HOME": str(self.home), "PYTHONPATH": str(ROOT), **self.variables},
+            cwd=self.work, timeout=PATIENCE, env=self._environment,
         )  # fmt: skip
         assert "Traceback" not in ended.stdout + ended.stderr
         assert "internal error of pdp" not in ended.stderr

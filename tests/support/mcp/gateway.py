@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -32,6 +33,9 @@ def shown(result: Any) -> tuple[bool, list[str]]:
     """Return whether a tool result is an error, and the texts in the tool result."""
     return result.is_error, [block.text for block in result.content]
 
+
+_SURVEYED: Final[dict[str, tuple[Any, list[str]]]] = {}
+"""The tools of test servers by the state of these servers. Equal servers are started and listed only once for pins."""
 
 BOTH: Final = pytest.mark.parametrize("mode", ["auto", "legacy"], ids=["new-client", "old-client"])
 """Runs a test once with a client of each protocol revision."""
@@ -69,9 +73,16 @@ class World:
         """Write the configuration and pin the tools. Return the differences, and the tools that were not pinned."""
         settings = self.write(**stated)
         old = read_pinned(settings) if settings.pins.exists() else {}
-        pins, left_out = await survey(settings)
+        key = self._state_of_servers()
+        found = _SURVEYED[key] = _SURVEYED.get(key) or await survey(settings)
+        pins, left_out = deepcopy(found)
         install(settings, pins)
         return pins_difference(old, pins), left_out
+
+    def _state_of_servers(self) -> str:
+        files = {name: self.folder / name / "server.json" for name in self.servers}
+        states = {name: file.read_text() if file.exists() else str(self.folder) for name, file in files.items()}
+        return json.dumps([self.servers, states]).replace(f"{self.folder}/", "")
 
     async def ready(self, **rules: Any) -> Self:
         """Pin the tools that the servers declare, and allow all calls without approval."""

@@ -5,6 +5,11 @@ it supports only the protocol version 2025-11-25. If `http` is true, it writes i
 `instructions`, `start_waits` and `list_waits` (see `until`). The server writes each call as a line into FOLDER/calls.
 """
 
+# ruff: noqa: E402 - the modules are imported without searching them for garbage, because tests start this often
+import gc
+
+gc.disable()
+
 import asyncio
 import json
 import os

@@ -28,8 +28,8 @@ from tests.support.payments import BUNDLE, EXAMPLE, effective
 pytestmark = pytest.mark.opa
 
 SANCTIONS = "custom/concerns/sanctions/sanctions.rego"
-SMALL = 900
-"""The number of generated calls. It is enough to change each field of a call of the example's tools once."""
+SMALL = 400
+"""The number of generated calls. It is enough to change the fields that matter of a call of the example's tools."""
 
 
 def made(file: Path, *, manifest: Any = None, release: int = 2, **data: Any) -> Path:
@@ -180,7 +180,7 @@ def test_bundle_diff_says_whether_changed_scopes_and_limits_loosen_or_tighten(tm
         document["tools"]["initiate_wire"]["approval"]["unless_within_limits"] = True
 
     strict = made(tmp_path / "old.tar.gz")
-    other = bundle_diff(strict, made(tmp_path / "new.tar.gz", manifest=manifest(lenient)), most=2000)
+    other = bundle_diff(strict, made(tmp_path / "new.tar.gz", manifest=manifest(lenient)), most=900)
 
     assert [(item.direction, item.line) for item in other.structure.manifests] == [
         ("unclear", "manifest: 2026.07.1 became 2026.07.2"),

@@ -23,7 +23,7 @@ from tests.workbench.diff.test_bundle_diff import CLEAR, SANCTIONS, compiled, ma
 pytestmark = pytest.mark.opa
 
 OWN = f"own/{SANCTIONS}"
-CALLS = 900
+CALLS = 400
 NIGHT = """
 # METADATA
 # title: No wire for the tax office

@@ -24,11 +24,10 @@ pytestmark = [pytest.mark.opa, pytest.mark.process]
 OWN = f"own/{SANCTIONS}"
 ARGUMENTS = "input.context.arguments"
 IMPORT = "import data.authz.lib.reason"
-CALLS = 3000
+CALLS = 1500
 
 # Each condition is a back door, because in certain calls it accepts a beneficiary whose screening is not clear.
 SHOWN = {
-    "one subject": 'input.subject.id == "mallory"',
     "one amount": f"{ARGUMENTS}.amount == 13.37",
     "a magic word": f'is_string({ARGUMENTS}.reference); contains({ARGUMENTS}.reference, "xyzzy")',
     "texts alike": f"input.context.purpose == {ARGUMENTS}.reference",
@@ -44,7 +43,6 @@ SHOWN = {
 HIDDEN = {
     "a part of a text": 'is_string(input.subject.id); indexof(input.subject.id, "llam") == 2',
     "a number beyond 64 bits": f"{ARGUMENTS}.amount == 99999999999999999999999",
-    "a text turned round": 'is_string(input.subject.id); strings.reverse(input.subject.id) == "yrollam"',
 }
 HELPERS = '_second := "second"\n\n_friend(name) if {\n\tis_string(name)\n\ttrim_space(name) in {"carol", "dan"}\n}'
 
@@ -147,6 +145,13 @@ def test_diff_ignores_renamed_rules_but_reports_a_new_rule(opa: Path, text: str,
         pytest.param(
             "_a if count([x | some x in input.x]) > 0", "_a if count([x | some y in input.x; x := 1]) > 0",
             id="another variable",
+        ),
+        pytest.param(
+            chained(RENAMED, "value"),
+            chained([f"_piece_{number}" for number in range(40)], "value").replace(
+                '!= "17"', '!= "17"\n\tinput.subject.id != "clerk-7"'
+            ),
+            id="renamed, and one with an exemption",
         ),
     ],
 )  # fmt: skip
