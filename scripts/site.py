@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from scripts.reference.__main__ import main as write_reference
+from scripts.reference.markdown import on_host
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DOCS: Final = ROOT / "docs"
@@ -73,7 +74,6 @@ def build(into: Path, name: str, work: Path, reference: Path | None = None) -> P
 
 def _on_site(text: str, page: Path) -> str:
     """Return a page with links to files of the repository as links to the code host."""
-    repository = _setting("repo_url")
 
     def replaced(match: re.Match[str]) -> str:
         opening, target, anchor = match[1], match[2], match[3] or ""
@@ -84,7 +84,7 @@ def _on_site(text: str, page: Path) -> str:
             return match[0]
         if not Path(path).exists():
             raise SystemExit(f"docs/{page}: {target} does not exist")
-        return f"{opening}{repository}/blob/main/{Path(path).relative_to(ROOT)}{anchor})"
+        return f"{opening}{on_host(Path(path).relative_to(ROOT), anchor)})"
 
     return _LINK.sub(replaced, text)
 

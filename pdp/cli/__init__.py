@@ -125,5 +125,5 @@ def shown_error(error: PdpError) -> str:
         return "\n".join([*map(str, error.faults[:_MOST_FAULTS]), f"{total}; the first {_MOST_FAULTS} are shown"])
     text = f"error: {error.message}"
     text = text if error.hint is None else f"{text}\n    hint: {error.hint}"
-    code = getattr(error, "error_code", error.code)  # `ServiceError` has the code that the service answered.
+    code = getattr(error, "error_code", error.code)  # Some classes have a code for each error.
     return text if code.startswith("pdp.") else f"{text}\n    more: pdp explain {code}"

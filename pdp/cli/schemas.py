@@ -8,7 +8,7 @@ beyond the models.
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast, get_args
 
 import yaml
 from pydantic import BaseModel, TypeAdapter
@@ -26,7 +26,8 @@ _ROOTS: Final[Mapping[str, tuple[type[BaseModel], ...]]] = {
     "manifest": (Manifest,), "governance": (Governance,), "project": (Project,), "session": (Session,),
     "scenarios": (ScenarioSettings, Scenario, Step, Session),
 }  # fmt: skip
-KINDS: Final = (*_ROOTS, "service")
+Kind = Literal["manifest", "governance", "project", "scenarios", "session", "service"]
+KINDS: Final = get_args(Kind)
 _FIELDS: Final = Path(__file__).parents[1] / "documents" / "fields"
 _SPELLINGS: Final = Path(__file__).parent / "spellings.yaml"
 _NULL: Final = {"type": "null"}

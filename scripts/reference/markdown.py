@@ -70,7 +70,12 @@ def source(file: str, line: int | None = None, text: str | None = None) -> str:
     """Return a link to a file of the repository, with its name and line or another `text`."""
     name = file.rpartition("/")[2]
     place = name if line is None else f"{name}:{line}"
-    return f"[{code(text or place)}]({_URL}/blob/main/{file}{'' if line is None else f'#L{line}'})"
+    return f"[{code(text or place)}]({on_host(file, '' if line is None else f'#L{line}')})"
+
+
+def on_host(file: object, anchor: str = "") -> str:
+    """Return the address of a file of the repository on the code host."""
+    return f"{_URL}/blob/main/{file}{anchor}"
 
 
 def docstring(text: str | None) -> str:

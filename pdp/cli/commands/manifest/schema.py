@@ -1,12 +1,12 @@
 """`pdp schema` prints the JSON Schema of a file, for editors and for checks in CI."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from pdp.cli.options import AsJson, command_app
 from pdp.cli.output import print_json
-from pdp.cli.schemas import schema_of
+from pdp.cli.schemas import Kind, schema_of
 
 app = command_app()
 
@@ -14,7 +14,7 @@ app = command_app()
 @app.command("schema")
 def schema(
     kind: Annotated[
-        Literal["manifest", "governance", "project", "scenarios", "session", "service"],
+        Kind,
         typer.Argument(metavar="KIND", help="manifest, governance, project, scenarios, session or service."),
     ],
     as_json: AsJson = False,  # noqa: ARG001 - every command has this option; here the output is JSON anyway

@@ -258,8 +258,7 @@ def _ask(desk: Desk, approval: Approval) -> bool:
             print_error(f"error: {error}")
         except (ApprovalRefusedError, ServiceError) as error:
             print_error(f"error: {error.message}")
-            code = error.error_code if isinstance(error, ServiceError) else f"approvals.{error.reason}"
-            if code != f"approvals.{Refusal.REACH}":
+            if error.error_code != f"approvals.{Refusal.REACH}":
                 return True
         else:
             if decided is not None:
